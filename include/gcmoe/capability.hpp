@@ -1,0 +1,25 @@
+// Which backends this build has, and what each can do with a shape. Answers before weights are
+// loaded.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "gcmoe/operator.hpp"
+#include "gcmoe/shape.hpp"
+
+namespace gcmoe {
+
+struct BackendInfo {
+    std::string name;
+    bool available = false;
+    std::string reason;  // why not, or what to know about it
+};
+
+// All backends that the project knows, in order of preference by speed.
+[[nodiscard]] std::vector<BackendInfo> backends();
+
+// Can this backend run this shape with these options here? Ok, or the reason. Allocates nothing.
+Status capability(const Shape& shape, const OperatorOptions& options);
+
+}  // namespace gcmoe

@@ -1,0 +1,42 @@
+// How ranks find each other. The in-process group holds every rank of one process: virtual ranks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "gcmoe/status.hpp"
+
+namespace gcmoe {
+
+// How the CPU backend runs the units of its ranks.
+enum class ExecutorKind : std::uint8_t {
+    kThreads,  // one thread per unit
+    kStepper,  // one thread for all; a seed draws who makes the next signal access
+};
+
+struct GroupOptions {
+    ExecutorKind executor = ExecutorKind::kThreads;
+    std::uint64_t seed = 0;          // stepper: the order of steps
+    int resident_compute_units = 0;  // stepper: at most so many of a rank's compute units at once;
+                                     // 0 = all. Units of role 1 are always resident.
+};
+
+struct GroupState;  // src/group/group_state.hpp
+
+// A set of num_ranks ranks. Operators created with the same workspace name on all ranks form one
+// workspace. Destroy operators before the group.
+class Group {
+  public:
+    // Ranks of one process (CPU backend, or virtual ranks on one GPU). Errors: kBadConfig.
+    static Status in_process(int num_ranks, const GroupOptions& options,
+                             std::shared_ptr<Group>* out);
+    explicit Group(std::unique_ptr<GroupState> state);
+    ~Group();
+    [[nodiscard]] int num_ranks() const;
+    [[nodiscard]] GroupState& state() { return *state_; }
+
+  private:
+    std::unique_ptr<GroupState> state_;
+};
+
+}  // namespace gcmoe

@@ -1,0 +1,154 @@
+// One MoE layer on one rank: input views, launches, results, statistics.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gcmoe/group.hpp"
+#include "gcmoe/partition.hpp"
+#include "gcmoe/shape.hpp"
+#include "gcmoe/stall_report.hpp"
+#include "gcmoe/status.hpp"
+#include "gcmoe/weights.hpp"
+
+namespace gcmoe {
+
+// One way to run a launch: ring, partition, task sizes. A workspace holds up to 16, each with its
+// own signals; a launch names one. Zero means: chosen by `plan` from the shape.
+struct PlanOptions {
+    std::string name = "default";
+    Partition partition;     // CPU: role 1 threads and workers; default 1 + 2
+    int row_block = 0;       // BM: 8, 16, 24 .. 64
+    int ring_blocks = 0;     // B: a power of two; overlap off needs the most blocks of a launch
+    int second_columns = 0;  // output columns of a second-GEMM task: a multiple of 128
+    int lead_blocks = 0;     // first GEMMs that run ahead of a block's second GEMM, 1..ring_blocks
+    bool overlap = true;     // false: role 2 starts after role 1's last row
+};
+
+// Limits of every wait. 0 = for ever.
+struct WaitLimits {
+    double first_launch_s = 300.0;  // ranks may arrive late: load, compile, page in
+    double steady_s = 30.0;
+};
+
+// Start values of the counters, for tests near their wrap. A running system would have reached
+// them.
+struct StartState {
+    std::uint32_t generation = 0;  // last finished generation
+    std::uint32_t session = 1;
+    std::uint64_t s0 = 0;  // sequence number of the next block, every plan
+    std::uint32_t rows_left = 0;
+    std::uint64_t ticket = 0;
+};
+
+struct OperatorOptions {
+    std::string workspace = "default";  // the same on all ranks; one instance per name and rank
+    std::string backend = "cpu";        // never chosen silently
+    int max_tokens = 0;                 // capacity of every buffer
+    IndexType index_type = IndexType::kInt64;
+    std::vector<PlanOptions> plans;  // empty: one default plan
+    WaitLimits wait_limits;
+    StartState start;
+    bool capture = false;  // keep second-GEMM inputs so that a judge can read them
+    bool poison = false;   // fill ring, combine and unused memory with 0xFF at creation
+};
+
+// Where the caller puts a launch's inputs: this rank's symmetric memory.
+struct InputViews {
+    std::uint8_t* x = nullptr;  // (max_tokens, hidden) e4m3, rows of x_stride bytes
+    std::uint32_t* x_scale =
+        nullptr;                   // (max_tokens, x_scale_stride) words: floats, or 4 UE8M0 codes
+    void* topk_idx = nullptr;      // (max_tokens, topk) int32 or int64; negative = unused slot
+    float* topk_weight = nullptr;  // (max_tokens, topk)
+    int x_stride = 0;
+    int x_scale_stride = 0;
+};
+
+struct LaunchArgs {
+    int num_tokens = 0;          // 0..max_tokens
+    std::uint16_t* y = nullptr;  // (num_tokens, hidden) bf16
+    std::int64_t y_stride = 0;   // elements between rows; 0 = hidden
+    std::string plan;            // empty = first plan
+    // CPU: run on the rank's stream before role 1 of this launch (fill the inputs; may return
+    // another num_tokens), and after role 3. The soak tests change tokens between launches with
+    // them.
+    std::function<int()> before;
+    std::function<void()> after;
+};
+
+// Microseconds since the launch's role 1 began; -1 = nothing of the kind happened.
+struct LaunchTimes {
+    double role1_first_row_us = -1;
+    double role1_last_row_us = -1;
+    double role1_end_us = -1;
+    double role2_first_task_us = -1;  // first routed first-GEMM task whose block was full
+    double role2_end_us = -1;
+    double role3_begin_us = -1;
+    double role3_end_us = -1;
+};
+
+// What the last finished launch of a rank did, and sums since creation.
+struct Statistics {
+    std::uint32_t generation = 0;
+    std::uint32_t session = 0;
+    std::uint64_t rows = 0;    // ring rows since creation
+    std::uint64_t blocks = 0;  // ring blocks since creation
+    std::uint64_t laps = 0;    // times a ring place of the last launch's plan was used again
+    LaunchTimes times;         // last launch
+    std::vector<std::uint64_t> expert_rows;  // (experts_per_rank) rows received since creation
+};
+
+// One region of memory in the size report.
+struct SizeEntry {
+    std::string room;  // "symmetric" or "local"
+    std::string name;
+    std::string shape;
+    std::uint64_t bytes = 0;
+};
+
+struct OperatorState;  // src/op/operator_state.hpp
+
+// A rank's instance of the layer. Calls on one instance come from one thread at a time; every rank
+// makes the same launches in the same order, also with 0 tokens.
+class Operator {
+  public:
+    // Bytes per region before anything is allocated. Errors: kBadConfig.
+    static Status size_report(const Shape& shape, const OperatorOptions& options,
+                              std::vector<SizeEntry>* out);
+    // Errors: kBadConfig, kUnsupported (backend missing, with the reason).
+    static Status create(const Shape& shape, std::shared_ptr<const PackedWeights> weights,
+                         std::shared_ptr<Group> group, int rank, const OperatorOptions& options,
+                         std::unique_ptr<Operator>* out);
+    explicit Operator(std::unique_ptr<OperatorState> state);
+    ~Operator();
+
+    [[nodiscard]] InputViews inputs();
+    // Reads the ids of the first num_tokens rows. Errors: kBadIndex naming token, slot and id;
+    // kBadInput if an id's expert was not packed.
+    Status check_inputs(int num_tokens);
+    // Queues one launch on the rank's stream and returns. Errors: kBadInput (num_tokens over
+    // capacity, null y), kBadConfig (unknown plan, ranks that differ, naming the field), kBusy
+    // after a fault.
+    Status launch(const LaunchArgs& args);
+    // Waits for all queued launches. Errors: kStalled with the stall report, kBadIndex (first bad
+    // id; the slot counted as unused).
+    Status synchronize();
+    [[nodiscard]] StallReport stall_report() const;
+    [[nodiscard]] Statistics statistics() const;
+
+    // Collective over the workspace: all launches have ended; clears the signals under the next
+    // session. move = new symmetric memory, for when a rank of the old session may still store into
+    // the old.
+    static Status reset(const std::vector<Operator*>& all_ranks, bool move);
+
+    [[nodiscard]] OperatorState& state() { return *state_; }
+    [[nodiscard]] const OperatorState& state() const { return *state_; }
+
+  private:
+    std::unique_ptr<OperatorState> state_;
+};
+
+}  // namespace gcmoe
