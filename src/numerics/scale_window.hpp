@@ -1,0 +1,53 @@
+// How the scales of FP4 weights are folded into E5M2 operands.
+//
+// A weight is e2m1 * 2^(code - 127). With a window that starts at base and v = code - base in 0..26
+// it is (e2m1 * 2^v * 2^-13) * 2^(base - 127 + 13): the first factor is exactly an E5M2 value, the
+// second one FP32 factor outside the sum. 0.5 * 2^-13 is the smallest normal E5M2 number and
+// 6 * 2^26 * 2^-13 = 49152 fits below 57344, hence 27 octaves.
+#pragma once
+
+#include <cstdint>
+
+#include "base/host_device.hpp"
+#include "numerics/bits.hpp"
+
+namespace gcmoe::numerics {
+
+inline constexpr int kWindowOctaves = 27;            // v = 0..26
+inline constexpr int kWindowExponent = 13;           // an operand is e2m1 * 2^(v - 13)
+inline constexpr std::uint8_t kMaxWindowBase = 241;  // 2^(241 - 127 + 13) = 2^127, still finite
+inline constexpr std::uint8_t kNeutralWindowBase = 127 - kWindowExponent;  // factor 1
+
+struct ScaleWindow {
+    std::uint8_t base;  // the code that v = 0 stands for, 0..kMaxWindowBase
+    bool fits;          // every live code is in base..base + 26
+};
+
+// The window of n scale codes that starts at the smallest live one (kMaxWindowBase if that is
+// larger). Groups whose weights are all zero are not live: they take any code, and v = 0. Without a
+// live group the factor is 1. The caller has refused code 255.
+GCMOE_HD constexpr ScaleWindow choose_window(const std::uint8_t* codes, const bool* group_is_zero,
+                                             int n) {
+    int smallest = 256;
+    int largest = -1;
+    for (int i = 0; i < n; ++i) {
+        if (group_is_zero[i]) continue;
+        smallest = codes[i] < smallest ? codes[i] : smallest;
+        largest = codes[i] > largest ? codes[i] : largest;
+    }
+    if (largest < 0) return ScaleWindow{kNeutralWindowBase, true};
+    const int base = smallest < kMaxWindowBase ? smallest : kMaxWindowBase;
+    return ScaleWindow{static_cast<std::uint8_t>(base), largest - base < kWindowOctaves};
+}
+
+// 2^(base - 127 + 13): finite and normal for base in 0..kMaxWindowBase.
+GCMOE_HD constexpr float window_factor(std::uint8_t base) {
+    return power_of_two(static_cast<int>(base) - 127 + kWindowExponent);
+}
+
+// 2^(v - 13): what an E2M1 value is multiplied by to become its E5M2 operand, v in 0..26.
+GCMOE_HD constexpr float window_operand_scale(std::uint8_t v) {
+    return power_of_two(static_cast<int>(v) - kWindowExponent);
+}
+
+}  // namespace gcmoe::numerics
