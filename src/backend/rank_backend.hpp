@@ -1,0 +1,76 @@
+// What the operator asks of a backend: memory for one rank, launches in stream order, a way to read
+// back. Each backend fills this once; `op` finds it by name.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gcmoe/operator.hpp"
+#include "gcmoe/stall_report.hpp"
+#include "gcmoe/weights.hpp"
+#include "layout/rank_memory.hpp"
+#include "protocol/session.hpp"
+
+namespace gcmoe::backend {
+
+// A plan as the roles need it: sizes and signal offsets, and the choices that no offset depends on.
+struct Plan {
+    std::string name;
+    layout::PlanMemory memory;
+    std::uint32_t lead_blocks = 1;
+    bool overlap = true;
+};
+
+// All that a rank's instance is made from. Checked by op/validate before.
+struct RankSetup {
+    Shape shape;
+    int rank = 0;
+    std::shared_ptr<const PackedWeights> weights;
+    layout::SymmetricHeap heap;
+    layout::LocalMemory local;
+    std::vector<Plan> plans;
+    WaitLimits wait_limits;
+    bool poison = false;
+};
+
+// One launch, as the stream sees it.
+struct LaunchRequest {
+    int plan_idx = 0;
+    int num_tokens = 0;
+    std::uint16_t* y = nullptr;  // (num_tokens, hidden) bf16
+    std::int64_t y_stride = 0;   // elements
+    std::function<int()> before;
+    std::function<void()> after;
+};
+
+class RankBackend {
+  public:
+    virtual ~RankBackend() = default;
+    // Own symmetric memory and local memory, as the host can address them.
+    [[nodiscard]] virtual std::uint8_t* heap_base() = 0;
+    [[nodiscard]] virtual std::uint8_t* local_base() = 0;
+    // Peers are known from here on; called once before the first launch and after a move.
+    virtual void connect(const layout::PeerTable& peers) = 0;
+    // Sets all signals; no launch is running.
+    virtual void init_signals(const protocol::StartPoint& start) = 0;
+    // New symmetric memory; the old stays mapped until the backend goes. No launch is running.
+    virtual void move_heap() = 0;
+    virtual Status launch(const LaunchRequest& request) = 0;
+    // Waits until the rank's stream is empty. True = every role of every launch came to its end.
+    virtual bool synchronize() = 0;
+    // Of the last finished launch.
+    [[nodiscard]] virtual LaunchTimes times() const = 0;
+    [[nodiscard]] virtual layout::RankMemory memory(int plan_idx) const = 0;
+};
+
+// Runs the units of all ranks of a group that live in this process. Kept by the group, so that
+// ranks which share an executor (the stepper) find it.
+class Executor {
+  public:
+    virtual ~Executor() = default;
+};
+
+}  // namespace gcmoe::backend

@@ -1,0 +1,121 @@
+#include "plan/choose_plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "base/math.hpp"
+#include "schedule/task_order.hpp"
+
+namespace gcmoe::plan {
+namespace {
+
+// Rows that an expert gets on average, in whole steps of 8.
+int choose_row_block(const Shape& shape, int max_tokens) {
+    const double slots = static_cast<double>(shape.num_ranks) * max_tokens * shape.topk;
+    const auto rows = static_cast<int>(slots / shape.num_experts);
+    return std::clamp(round_up(std::max(rows, 1), kMinRowBlock), kMinRowBlock, kMaxRowBlock);
+}
+
+std::uint64_t blocks_of_launch(const Shape& shape, int max_tokens, int row_block) {
+    const std::uint64_t blocks = layout::most_blocks(
+        static_cast<std::uint64_t>(shape.num_ranks), static_cast<std::uint64_t>(max_tokens),
+        static_cast<std::uint64_t>(shape.topk),
+        static_cast<std::uint64_t>(shape.experts_per_rank()),
+        static_cast<std::uint64_t>(row_block));
+    return std::max<std::uint64_t>(blocks, 1);
+}
+
+// As many blocks as a launch needs, within kRingBytes (overlap off: all of them, it cannot run
+// otherwise).
+int choose_ring_blocks(const Shape& shape, int max_tokens, int row_block, bool overlap) {
+    const std::uint64_t all = std::bit_ceil(blocks_of_launch(shape, max_tokens, row_block));
+    if (!overlap) return static_cast<int>(all);
+    const std::uint64_t block_bytes = static_cast<std::uint64_t>(row_block) *
+                                      static_cast<std::uint64_t>(shape.hidden + shape.inter);
+    const std::uint64_t fit = std::bit_floor(std::max<std::uint64_t>(kRingBytes / block_bytes, 2));
+    return static_cast<int>(std::min(all, fit));
+}
+
+Status bad(const PlanOptions& options, const std::string& what) {
+    return {Code::kBadConfig, fmt::format("plan '{}': {}", options.name, what)};
+}
+
+Status check_sizes(const Shape& shape, int max_tokens, const PlanOptions& options) {
+    if (options.row_block % kMinRowBlock != 0 || options.row_block < kMinRowBlock ||
+        options.row_block > kMaxRowBlock) {
+        return bad(options,
+                   fmt::format("row_block = {} must be a multiple of {} in {}..{}",
+                               options.row_block, kMinRowBlock, kMinRowBlock, kMaxRowBlock));
+    }
+    if (options.ring_blocks < 1 || options.ring_blocks > kMaxRingBlocks ||
+        !is_power_of_two(static_cast<std::uint64_t>(options.ring_blocks))) {
+        return bad(options,
+                   fmt::format("ring_blocks = {} must be a power of two in 1..{} (laps are "
+                               "counted modulo 2^32)",
+                               options.ring_blocks, kMaxRingBlocks));
+    }
+    if (options.second_columns % layout::kChunk != 0 || options.second_columns < layout::kChunk) {
+        return bad(options, fmt::format("second_columns = {} must be a positive multiple of {}",
+                                        options.second_columns, layout::kChunk));
+    }
+    if (options.lead_blocks < 1 || options.lead_blocks > options.ring_blocks) {
+        return bad(options,
+                   fmt::format("lead_blocks = {} must be in 1..ring_blocks = {} (else a block "
+                               "waits for a later task)",
+                               options.lead_blocks, options.ring_blocks));
+    }
+    const std::uint64_t all = blocks_of_launch(shape, max_tokens, options.row_block);
+    if (!options.overlap && static_cast<std::uint64_t>(options.ring_blocks) < all) {
+        return bad(options,
+                   fmt::format("overlap off needs ring_blocks >= {} (most blocks of a launch), "
+                               "not {}: role 1 must end before role 2 frees a block",
+                               all, options.ring_blocks));
+    }
+    return {};
+}
+
+}  // namespace
+
+Status choose_plan(const Shape& shape, int max_tokens, const PlanOptions& options,
+                   const Partition::Limits& limits, backend::Plan* plan) {
+    PlanOptions filled = options;
+    if (filled.row_block == 0) filled.row_block = choose_row_block(shape, max_tokens);
+    if (filled.row_block < 1) return check_sizes(shape, max_tokens, filled);
+    if (filled.ring_blocks == 0) {
+        filled.ring_blocks =
+            choose_ring_blocks(shape, max_tokens, filled.row_block, filled.overlap);
+    }
+    if (filled.second_columns == 0) filled.second_columns = shape.hidden % 256 == 0 ? 256 : 128;
+    if (filled.lead_blocks == 0) filled.lead_blocks = std::min(2, filled.ring_blocks);
+    if (filled.partition.dispatch_units == 0) filled.partition.dispatch_units = limits.min_dispatch;
+    if (filled.partition.compute_units == 0) {
+        filled.partition.compute_units = std::max(limits.min_compute, 2);
+    }
+    GCMOE_RETURN_IF_ERROR(check_sizes(shape, max_tokens, filled));
+    GCMOE_RETURN_IF_ERROR(validate(filled.partition, limits, 0));
+
+    plan->name = filled.name;
+    plan->lead_blocks = static_cast<std::uint32_t>(filled.lead_blocks);
+    plan->overlap = filled.overlap;
+    layout::PlanMemory& memory = plan->memory;
+    memory.row_block = static_cast<std::uint32_t>(filled.row_block);
+    memory.ring_blocks = static_cast<std::uint32_t>(filled.ring_blocks);
+    memory.n1 = static_cast<std::uint32_t>(shape.inter / layout::kChunk);
+    memory.n2 = static_cast<std::uint32_t>(ceil_div(shape.hidden, filled.second_columns));
+    memory.second_columns = static_cast<std::uint32_t>(filled.second_columns);
+    memory.dispatch_units = static_cast<std::uint32_t>(filled.partition.dispatch_units);
+    memory.compute_units = static_cast<std::uint32_t>(filled.partition.compute_units);
+    schedule::TaskOrder
+        order;  // the rule depends on lead, B, n1, n2 only: 3 B blocks show every case
+    order.num_blocks = std::min<std::uint32_t>(3 * memory.ring_blocks, 4096);
+    order.n1 = memory.n1;
+    order.n2 = memory.n2;
+    order.lead = plan->lead_blocks;
+    order.shared_blocks = shape.shared_inter == 0 ? 0 : 2;
+    order.shared_n1 = static_cast<std::uint32_t>(shape.shared_inter / layout::kChunk);
+    return schedule::check_task_order(order, memory.ring_blocks);
+}
+
+}  // namespace gcmoe::plan

@@ -1,0 +1,44 @@
+// Barriers inside one role's own grid. No barrier of this project spans two roles or two ranks.
+#pragma once
+
+#include <cstdint>
+
+#include "protocol/wait.hpp"
+
+namespace gcmoe::protocol {
+
+// Role 1's units wait for each other; `phase` counts the barriers of this launch from 0.
+// Writer: each unit adds 1 (acquire-release). Reader: all units. The counter never goes back: with
+// D units and P barriers a launch it stands at launches * P * D when the launch begins.
+template <SignalMemory M>
+[[nodiscard]] GCMOE_HD bool role1_barrier(const layout::RankMemory& memory, const Launch& launch,
+                                          std::uint32_t phase, std::uint32_t phases) {
+    const std::uint64_t units = memory.plan.dispatch_units;
+    const std::uint64_t target = (launch.launches * phases + phase + 1) * units;
+    std::uint64_t* word = &memory.words()->role1_arrived;
+    M::add_acq_rel(word, std::uint64_t{1});
+    if (!keeps<M>(Rule::kRankBarrier)) return true;
+    const WaitSite site{.signal = Signal::kRoleBarrier, .expected = target};
+    return wait_for<M, M>(memory, launch, site, word, [target](std::uint64_t value) {
+        return value >= target ? Seen::kReady : Seen::kNotYet;
+    });
+}
+
+// A unit of role 1 has pulled its last row (overlap off: role 2 waits for all of them).
+template <SignalMemory M>
+GCMOE_HD void leave_role1(const layout::RankMemory& memory) {
+    M::add_release(&memory.words()->role1_left, std::uint64_t{1});
+}
+
+// Overlap off: role 2 starts when every unit of role 1 has left this launch.
+template <SignalMemory M>
+[[nodiscard]] GCMOE_HD bool wait_role1_left(const layout::RankMemory& memory,
+                                            const Launch& launch) {
+    const std::uint64_t target = (launch.launches + 1) * memory.plan.dispatch_units;
+    const WaitSite site{.signal = Signal::kOverlapOff, .expected = target};
+    return wait_for<M, M>(
+        memory, launch, site, &memory.words()->role1_left,
+        [target](std::uint64_t value) { return value >= target ? Seen::kReady : Seen::kNotYet; });
+}
+
+}  // namespace gcmoe::protocol

@@ -1,0 +1,52 @@
+// Start and end of a launch: which generation this is, and how the state moves on.
+#pragma once
+
+#include <cstdint>
+
+#include "protocol/wait.hpp"
+
+namespace gcmoe::protocol {
+
+// Reads the launch's numbers. Ordering: role 3 of the launch before wrote them, and the stream
+// orders it before this. Returns false if somebody has given up already: a queued launch ends at
+// once.
+template <SignalMemory M>
+[[nodiscard]] GCMOE_HD bool begin_launch(const layout::RankMemory& memory, Role role,
+                                         std::uint32_t unit, std::uint64_t limit_ns,
+                                         Launch* launch) {
+    const layout::StateWords& state = *memory.state();
+    const layout::PlanWords& words = *memory.words();
+    launch->generation = state.generation + 1;
+    launch->session = state.session;
+    launch->num_tokens = state.num_tokens;
+    launch->unit = unit;
+    launch->role = role;
+    launch->s0 = words.s0;
+    launch->launches = words.launches;
+    launch->limit_ns = limit_ns;
+    std::uint64_t fault = 0;
+    const int peer = find_fault<M>(memory, launch->session, &fault);
+    if (peer >= 0) report_peer_fault<M>(memory, *launch, WaitSite{}, peer, fault, 0);
+    return peer < 0;
+}
+
+// Role 3's end, one call per unit. The last unit moves the state to the next launch (R25):
+// everything the launch counted has been counted, because roles 1 and 2 have ended and every peer's
+// `done` has been seen. `num_blocks`, `num_tasks`: of this launch. Single words are plain: the next
+// launch is ordered after.
+template <SignalMemory M>
+GCMOE_HD void end_launch(const layout::RankMemory& memory, const Launch& launch,
+                         std::uint32_t num_blocks, std::uint64_t num_tasks) {
+    layout::PlanWords& words = *memory.words();
+    const std::uint64_t units = memory.plan.compute_units;
+    const std::uint64_t arrived = M::add_acq_rel(&words.role3_arrived, std::uint64_t{1}) + 1;
+    const bool last = arrived == (launch.launches + 1) * units;
+    if (!last && keeps<M>(Rule::kAdvanceLast)) return;
+    layout::StateWords& state = *memory.state();
+    words.s0 = launch.s0 + num_blocks;
+    words.launches = launch.launches + 1;
+    words.ticket_base += num_tasks + units;  // each unit of role 2 takes one ticket too many
+    state.generation = launch.generation;
+}
+
+}  // namespace gcmoe::protocol

@@ -1,0 +1,101 @@
+// The ring's four signals. Each ring place holds token rows (x) and second-GEMM activations (act);
+// both are handed over and given back with the same four verbs.
+//
+// | signal         | each lap adds | who adds                | who waits, for what | |
+// l1_full_count  | BM rows       | role 1, rows it copied  | first GEMM, == (lap + 1) * BM | |
+// l1_empty_count | n1            | first GEMM, 1 per task  | role 1 before refilling x, == lap * n1
+// | | l2_full_mask   | flips n1 bits | first GEMM, bit = task  | second GEMM, bit j of chunk j !=
+// lap parity  | | l2_empty_count | n2            | second GEMM, 1 per task | first GEMM before
+// writing act, == lap * n2   |
+//
+// Laps are compared modulo 2^32: counters wrap together with lap * n.
+#pragma once
+
+#include <cstdint>
+
+#include "protocol/block_list.hpp"
+
+namespace gcmoe::protocol {
+
+GCMOE_HD inline WaitSite ring_site(Signal signal, const Block& block, std::uint64_t expected) {
+    return WaitSite{
+        .signal = signal, .expected = expected, .block = static_cast<std::int32_t>(block.index)};
+}
+
+// Token rows: role 1 produces, first-GEMM tasks consume.
+template <SignalMemory M>
+struct TokenRing {
+    // Role 1: the place may be refilled (R9).
+    [[nodiscard]] static GCMOE_HD bool producer_acquire(const layout::RankMemory& memory,
+                                                        const Launch& launch, const Block& block) {
+        if (!keeps<M>(Rule::kWaitL1Empty)) return true;
+        const std::uint32_t target = block.lap * memory.plan.n1;
+        const auto judge = [target](std::uint32_t value) {
+            return judge_counter<M>(value, target);
+        };
+        return wait_for<M, M>(memory, launch, ring_site(Signal::kL1Empty, block, target),
+                              memory.l1_empty_count(block.place), judge);
+    }
+    // Role 1: `rows` more rows of the block stand in the place. The unit that copied the block's
+    // last row adds the missing ones up to BM as well (R10). Release: the rows were stored before
+    // (R11).
+    static GCMOE_HD void producer_commit(const layout::RankMemory& memory, const Block& block,
+                                         std::uint32_t rows) {
+        M::add_release(memory.l1_full_count(block.place), rows);
+    }
+    // First GEMM: all rows of the block may be read (R12).
+    [[nodiscard]] static GCMOE_HD bool consumer_wait(const layout::RankMemory& memory,
+                                                     const Launch& launch, const Block& block) {
+        if (!keeps<M>(Rule::kWaitL1Full)) return true;
+        const std::uint32_t target = (block.lap + 1) * memory.plan.row_block;
+        const auto judge = [target](std::uint32_t value) {
+            return judge_counter<M>(value, target);
+        };
+        return wait_for<M, M>(memory, launch, ring_site(Signal::kL1Full, block, target),
+                              memory.l1_full_count(block.place), judge);
+    }
+    // First GEMM: this task has read x, and task 0 the origins too (R13, R14).
+    static GCMOE_HD void consumer_release(const layout::RankMemory& memory, const Block& block) {
+        M::add_release(memory.l1_empty_count(block.place), 1U);
+    }
+};
+
+// Second-GEMM activations: first-GEMM tasks produce, second-GEMM tasks consume.
+template <SignalMemory M>
+struct ActivationRing {
+    // First GEMM: the place's activations and origins may be overwritten (R15, R16).
+    [[nodiscard]] static GCMOE_HD bool producer_acquire(const layout::RankMemory& memory,
+                                                        const Launch& launch, const Block& block) {
+        if (!keeps<M>(Rule::kWaitL2Empty)) return true;
+        const std::uint32_t target = block.lap * memory.plan.n2;
+        const auto judge = [target](std::uint32_t value) {
+            return judge_counter<M>(value, target);
+        };
+        return wait_for<M, M>(memory, launch, ring_site(Signal::kL2Empty, block, target),
+                              memory.l2_empty_count(block.place), judge);
+    }
+    // First GEMM: chunk `task` is written; task 0 has written the origins as well (R17).
+    static GCMOE_HD void producer_commit(const layout::RankMemory& memory, const Block& block,
+                                         std::uint32_t task) {
+        M::xor_release(memory.l2_full_mask(block.place), std::uint64_t{1} << task);
+    }
+    // Second GEMM: chunk `chunk_idx` may be read (R18, R19).
+    [[nodiscard]] static GCMOE_HD bool consumer_wait(const layout::RankMemory& memory,
+                                                     const Launch& launch, const Block& block,
+                                                     std::uint32_t chunk_idx) {
+        if (!keeps<M>(Rule::kWaitMask)) return true;
+        // Before lap L every bit equals L & 1: flipped once a lap, zero before lap 0.
+        const std::uint64_t before = keeps<M>(Rule::kMaskSense) ? block.lap & 1 : 0;
+        const auto judge = [before, chunk_idx](std::uint64_t value) {
+            return ((value >> chunk_idx) & 1) != before ? Seen::kReady : Seen::kNotYet;
+        };
+        WaitSite site = ring_site(Signal::kL2Full, block, std::uint64_t{1} << chunk_idx);
+        return wait_for<M, M>(memory, launch, site, memory.l2_full_mask(block.place), judge);
+    }
+    // Second GEMM: this task has read the block's activations and origins (R20).
+    static GCMOE_HD void consumer_release(const layout::RankMemory& memory, const Block& block) {
+        M::add_release(memory.l2_empty_count(block.place), 1U);
+    }
+};
+
+}  // namespace gcmoe::protocol
