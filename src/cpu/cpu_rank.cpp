@@ -1,0 +1,195 @@
+#include "cpu/cpu_rank.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "cpu/executor_stepper.hpp"
+#include "cpu/executor_threads.hpp"
+#include "cpu/thread_memory.hpp"
+
+namespace gcmoe::cpu {
+namespace {
+
+std::uint64_t limit_ns(double seconds) {
+    return seconds <= 0 ? 0 : static_cast<std::uint64_t>(seconds * 1e9);
+}
+
+// Microseconds from `start` to `ns`; -1 if it did not happen.
+double since_us(std::uint64_t start, std::uint64_t ns) {
+    return ns == 0 ? -1.0 : (static_cast<double>(ns) - static_cast<double>(start)) / 1000.0;
+}
+
+// The earliest or latest nonzero value of a field over units.
+template <class Pick>
+std::uint64_t earliest(const std::vector<UnitTimes>& units, const Pick& pick) {
+    std::uint64_t best = 0;
+    for (const UnitTimes& unit : units) {
+        const std::uint64_t value = pick(unit);
+        if (value != 0 && (best == 0 || value < best)) best = value;
+    }
+    return best;
+}
+
+template <class Pick>
+std::uint64_t latest(const std::vector<UnitTimes>& units, const Pick& pick) {
+    std::uint64_t best = 0;
+    for (const UnitTimes& unit : units) best = std::max(best, pick(unit));
+    return best;
+}
+
+}  // namespace
+
+AlignedBytes::AlignedBytes(std::uint64_t bytes)
+    : storage_(std::make_unique<std::uint8_t[]>(bytes + layout::kRegionAlign)), bytes_(bytes) {
+    const auto address = reinterpret_cast<std::uint64_t>(storage_.get());
+    data_ = storage_.get() + (round_up(address, layout::kRegionAlign) - address);
+}
+
+CpuRank::CpuRank(backend::RankSetup setup)
+    : setup_(std::move(setup)), heap_(setup_.heap.bytes), local_(setup_.local.bytes) {
+    if (setup_.poison) {
+        std::memset(heap_.data(), 0xFF, heap_.size());
+        std::memset(local_.data(), 0xFF, local_.size());
+    }
+    for (const backend::Plan& plan : setup_.plans) {
+        most_dispatch_ = std::max(most_dispatch_, plan.memory.dispatch_units);
+        most_compute_ = std::max(most_compute_, plan.memory.compute_units);
+    }
+    dispatch_times_.resize(most_dispatch_);
+    compute_times_.resize(most_compute_);
+    combine_times_.resize(most_compute_);
+    dispatch_scratch_.resize(most_dispatch_);
+    compute_scratch_.resize(most_compute_);
+    std::memset(local_.data() + setup_.local.statistics, 0,
+                std::size_t{setup_.heap.experts_per_rank} * sizeof(std::uint64_t));
+    std::memset(local_.data() + setup_.local.state, 0, sizeof(layout::StateWords));
+}
+
+CpuRank::~CpuRank() { executor_.reset(); }
+
+void CpuRank::connect(const layout::PeerTable& peers) { peers_ = peers; }
+
+void CpuRank::init_signals(const protocol::StartPoint& start) {
+    protocol::init_workspace_signals(memory(0), start);
+    for (std::size_t i = 0; i < setup_.plans.size(); ++i) {
+        protocol::init_plan_signals(memory(static_cast<int>(i)), start);
+    }
+    num_launches_ = 0;
+    failed_.store(false, std::memory_order_relaxed);
+}
+
+void CpuRank::move_heap() {
+    AlignedBytes fresh(setup_.heap.bytes);
+    std::memcpy(fresh.data(), heap_.data(), setup_.heap.bytes);  // the caller's inputs move along
+    old_heaps_.push_back(std::move(heap_));
+    heap_ = std::move(fresh);
+}
+
+layout::RankMemory CpuRank::memory(int plan_idx) const {
+    layout::RankMemory memory;
+    memory.peers = peers_;
+    if (memory.peers.num_ranks == 0) {  // not connected yet: only the own heap is known
+        memory.peers.base = reinterpret_cast<std::uint64_t>(heap_.data());
+        memory.peers.rank = static_cast<std::uint32_t>(setup_.rank);
+        memory.peers.num_ranks = 1;
+    }
+    memory.heap = setup_.heap;
+    memory.local = setup_.local;
+    memory.plan = setup_.plans[static_cast<std::size_t>(plan_idx)].memory;
+    memory.local_base = local_.data();
+    memory.hidden_chunks = static_cast<std::uint32_t>(setup_.shape.hidden / layout::kChunk);
+    memory.inter_chunks = static_cast<std::uint32_t>(setup_.shape.inter / layout::kChunk);
+    memory.shared_chunks = static_cast<std::uint32_t>(setup_.shape.shared_inter / layout::kChunk);
+    return memory;
+}
+
+Status CpuRank::launch(const backend::LaunchRequest& request) {
+    {
+        const std::lock_guard<std::mutex> lock(queue_mutex_);
+        queue_.push_back(request);
+    }
+    executor_->notify();
+    return {};
+}
+
+bool CpuRank::synchronize() {
+    executor_->drain();
+    return !failed_.load(std::memory_order_relaxed);
+}
+
+bool CpuRank::has_launch() {
+    const std::lock_guard<std::mutex> lock(queue_mutex_);
+    return !queue_.empty();
+}
+
+const CpuLaunch& CpuRank::begin_launch() {
+    {
+        const std::lock_guard<std::mutex> lock(queue_mutex_);
+        open_request_ = std::move(queue_.front());
+        queue_.pop_front();
+    }
+    const backend::Plan& plan = setup_.plans[static_cast<std::size_t>(open_request_.plan_idx)];
+    const bool first = num_launches_++ == 0;
+    open_.memory = memory(open_request_.plan_idx);
+    open_.shape = &setup_.shape;
+    open_.weights = &setup_.weights->storage();
+    open_.lead_blocks = plan.lead_blocks;
+    open_.overlap = plan.overlap;
+    open_.wait_limit_ns =
+        limit_ns(first ? setup_.wait_limits.first_launch_s : setup_.wait_limits.steady_s);
+    open_.y = open_request_.y;
+    open_.y_stride = open_request_.y_stride;
+    open_.dispatch_times = dispatch_times_.data();
+    open_.compute_times = compute_times_.data();
+    open_.combine_times = combine_times_.data();
+    open_.dispatch_scratch = dispatch_scratch_.data();
+    open_.compute_scratch = compute_scratch_.data();
+    std::fill(dispatch_times_.begin(), dispatch_times_.end(), UnitTimes{});
+    std::fill(compute_times_.begin(), compute_times_.end(), UnitTimes{});
+    std::fill(combine_times_.begin(), combine_times_.end(), UnitTimes{});
+    int num_tokens = open_request_.num_tokens;
+    if (open_request_.before) num_tokens = open_request_.before();
+    open_.memory.state()->num_tokens = static_cast<std::uint32_t>(num_tokens);
+    return open_;
+}
+
+void CpuRank::end_launch() {
+    if (open_request_.after) open_request_.after();
+    open_request_ = {};
+}
+
+LaunchTimes CpuRank::times() const {
+    LaunchTimes times;
+    const std::uint64_t start =
+        earliest(dispatch_times_, [](const UnitTimes& unit) { return unit.begin_ns; });
+    const auto first = [](const UnitTimes& unit) { return unit.first_work_ns; };
+    const auto last = [](const UnitTimes& unit) { return unit.last_work_ns; };
+    const auto end = [](const UnitTimes& unit) { return unit.end_ns; };
+    const auto begin = [](const UnitTimes& unit) { return unit.begin_ns; };
+    times.role1_first_row_us = since_us(start, earliest(dispatch_times_, first));
+    times.role1_last_row_us = since_us(start, latest(dispatch_times_, last));
+    times.role1_end_us = since_us(start, latest(dispatch_times_, end));
+    times.role2_first_task_us = since_us(start, earliest(compute_times_, first));
+    times.role2_end_us = since_us(start, latest(compute_times_, end));
+    times.role3_begin_us = since_us(start, earliest(combine_times_, begin));
+    times.role3_end_us = since_us(start, latest(combine_times_, end));
+    return times;
+}
+
+std::unique_ptr<backend::RankBackend> make_cpu_rank(backend::RankSetup setup,
+                                                    const GroupOptions& options,
+                                                    std::shared_ptr<backend::Executor>* shared) {
+    auto rank = std::make_unique<CpuRank>(std::move(setup));
+    if (options.executor == ExecutorKind::kThreads) {
+        const auto* chosen = dynamic_cast<const ThreadRoles*>(shared->get());
+        const Roles roles = chosen != nullptr ? chosen->roles : roles_with<ThreadMemory>();
+        rank->set_executor(std::make_unique<ThreadsExecutor>(rank.get(), roles));
+        return rank;
+    }
+    if (*shared == nullptr) *shared = std::make_shared<Stepper>(options);
+    auto stepper = std::static_pointer_cast<Stepper>(*shared);
+    rank->set_executor(std::make_unique<StepperExecutor>(stepper, rank.get()));
+    return rank;
+}
+
+}  // namespace gcmoe::cpu

@@ -1,0 +1,98 @@
+// One rank on the CPU: its memory, its stream of launches, its units.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "backend/rank_backend.hpp"
+#include "cpu/cpu_launch.hpp"
+
+namespace gcmoe::cpu {
+
+// Memory of one allocation, aligned as regions need it.
+class AlignedBytes {
+  public:
+    AlignedBytes() = default;
+    explicit AlignedBytes(std::uint64_t bytes);
+    [[nodiscard]] std::uint8_t* data() const { return data_; }
+    [[nodiscard]] std::uint64_t size() const { return bytes_; }
+
+  private:
+    std::unique_ptr<std::uint8_t[]> storage_;
+    std::uint8_t* data_ = nullptr;
+    std::uint64_t bytes_ = 0;
+};
+
+// Who runs the units of a rank: threads of its own, or the group's stepper.
+class RankExecutor {
+  public:
+    virtual ~RankExecutor() = default;
+    // A launch was added to the rank's queue.
+    virtual void notify() = 0;
+    // Returns when the rank's queue is empty and no unit runs.
+    virtual void drain() = 0;
+};
+
+class CpuRank final : public backend::RankBackend {
+  public:
+    explicit CpuRank(backend::RankSetup setup);
+    ~CpuRank() override;
+
+    std::uint8_t* heap_base() override { return heap_.data(); }
+    std::uint8_t* local_base() override { return local_.data(); }
+    void connect(const layout::PeerTable& peers) override;
+    void init_signals(const protocol::StartPoint& start) override;
+    void move_heap() override;
+    Status launch(const backend::LaunchRequest& request) override;
+    bool synchronize() override;
+    [[nodiscard]] LaunchTimes times() const override;
+    [[nodiscard]] layout::RankMemory memory(int plan_idx) const override;
+
+    void set_executor(std::unique_ptr<RankExecutor> executor) { executor_ = std::move(executor); }
+
+    // ---- for executors: one launch is open at a time, between begin_launch and end_launch.
+    [[nodiscard]] bool has_launch();
+    // Opens the oldest queued launch: runs its `before`, writes num_tokens.
+    const CpuLaunch& begin_launch();
+    // Closes it: runs its `after`.
+    void end_launch();
+    void note_failure() { failed_.store(true, std::memory_order_relaxed); }
+    [[nodiscard]] std::uint32_t most_dispatch_units() const { return most_dispatch_; }
+    [[nodiscard]] std::uint32_t most_compute_units() const { return most_compute_; }
+
+  private:
+    backend::RankSetup setup_;
+    AlignedBytes heap_;
+    AlignedBytes local_;
+    std::vector<AlignedBytes>
+        old_heaps_;  // mapped until the rank goes: a late peer may still store there
+    layout::PeerTable peers_;
+    std::uint32_t most_dispatch_ = 0;
+    std::uint32_t most_compute_ = 0;
+    std::vector<UnitTimes> dispatch_times_;
+    std::vector<UnitTimes> compute_times_;
+    std::vector<UnitTimes> combine_times_;
+    std::vector<Scratch> dispatch_scratch_;
+    std::vector<Scratch> compute_scratch_;
+
+    std::mutex queue_mutex_;
+    std::deque<backend::LaunchRequest> queue_;
+    backend::LaunchRequest open_request_;
+    CpuLaunch open_;
+    std::uint64_t num_launches_ = 0;  // begun in this session
+    std::atomic<bool> failed_{false};
+    std::unique_ptr<RankExecutor> executor_;
+};
+
+// Makes a rank that runs as the group's options say. `shared` is the group's slot for an executor
+// that its ranks share; the first rank fills it.
+std::unique_ptr<backend::RankBackend> make_cpu_rank(backend::RankSetup setup,
+                                                    const GroupOptions& options,
+                                                    std::shared_ptr<backend::Executor>* shared);
+
+}  // namespace gcmoe::cpu

@@ -1,0 +1,181 @@
+// Role 2 on the CPU: workers take tasks of one total order by ticket.
+//
+// Waits for: num_blocks and block table (role 1), l1_full_count (role 1), l2_empty_count,
+// l2_full_mask and shared_ready (earlier tasks). Reads: ring x, origins, activations, packed
+// weights, own x for the shared expert. Writes: activations, peers' combine rows, shared rows,
+// `done` of peers whose last row it was.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cpu/compute_tasks.hpp"
+#include "cpu/cpu_launch.hpp"
+#include "cpu/launch_order.hpp"
+#include "protocol/barrier.hpp"
+#include "protocol/block_list.hpp"
+#include "protocol/done.hpp"
+#include "protocol/generation.hpp"
+#include "protocol/ring.hpp"
+#include "protocol/shared_ready.hpp"
+#include "protocol/tickets.hpp"
+#include "schedule/task_order.hpp"
+
+namespace gcmoe::cpu {
+
+// Finds a block's expert and rows; a launch that routed to an expert without weights is reported.
+template <protocol::SignalMemory M>
+[[nodiscard]] bool find_block(const CpuLaunch& cpu, const protocol::Launch& launch,
+                              const protocol::Block& block, std::uint32_t* rows,
+                              std::uint32_t* expert) {
+    if (!protocol::wait_block<M>(cpu.memory, launch, block, rows, expert)) return false;
+    const bool known =
+        *expert < cpu.weights->experts.size() && *rows != 0 && *rows <= cpu.memory.plan.row_block;
+    if (known && cpu.weights->experts[*expert] != nullptr) return true;
+    protocol::WaitSite site = protocol::ring_site(Signal::kBlockTable, block, 0);
+    site.expert = static_cast<std::int32_t>(*expert);
+    protocol::report_stall<M>(cpu.memory, launch, site,
+                              known ? StallCause::kMissingExpert : StallCause::kCorrupt, *rows, 0);
+    return false;
+}
+
+// 128 columns of gate and up, SwiGLU, weight, requantisation.
+template <protocol::SignalMemory M>
+[[nodiscard]] bool run_first_gemm(const CpuLaunch& cpu, const protocol::Launch& launch,
+                                  const schedule::Task& task, Scratch* scratch, UnitTimes* times) {
+    using protocol::Rule;
+    const layout::RankMemory& memory = cpu.memory;
+    const protocol::Block block = protocol::block_at(memory, launch, task.block);
+    std::uint32_t rows = 0;
+    std::uint32_t expert = 0;
+    if (!find_block<M>(cpu, launch, block, &rows, &expert)) return false;
+    if (!protocol::TokenRing<M>::consumer_wait(memory, launch, block)) return false;
+    if (times->first_work_ns == 0) times->first_work_ns = M::clock_ns();
+    const layout::Origin* origins = memory.ring_origins(block.place);
+    const auto read_origins = [&] { scratch->origins.assign(origins, origins + rows); };
+    if (!protocol::keeps<M>(Rule::kReadBeforeL1Release)) {
+        protocol::TokenRing<M>::consumer_release(memory, block);
+    }
+    read_origins();
+    first_gemm(cpu, block.place, expert, rows, task.index, scratch->origins.data(), scratch);
+    if (protocol::keeps<M>(Rule::kReadBeforeL1Release)) {
+        protocol::TokenRing<M>::consumer_release(memory, block);
+    }
+    const auto write_origins = [&] {
+        if (task.index != 0) return;
+        if (!protocol::keeps<M>(Rule::kOriginsBeforeL1Release)) read_origins();
+        std::copy(scratch->origins.begin(), scratch->origins.end(),
+                  memory.act_origins(block.place));
+    };
+    if (!protocol::keeps<M>(Rule::kOriginsAfterL2Empty)) write_origins();
+    if (!protocol::ActivationRing<M>::producer_acquire(memory, launch, block)) return false;
+    store_activations(cpu, block.place, rows, task.index, scratch->origins.data(), *scratch);
+    if (protocol::keeps<M>(Rule::kOriginsBeforeMask)) write_origins();
+    protocol::ActivationRing<M>::producer_commit(memory, block, task.index);
+    if (!protocol::keeps<M>(Rule::kOriginsBeforeMask)) write_origins();
+    return true;
+}
+
+// Counts the task's rows off per peer; the last row of a peer tells it `done`.
+template <protocol::SignalMemory M>
+void count_off_task(const CpuLaunch& cpu, const protocol::Launch& launch, Scratch* scratch) {
+    std::vector<std::uint32_t>& rows_of = scratch->counts;
+    rows_of.assign(cpu.memory.heap.num_ranks, 0);
+    for (const layout::Origin& origin : scratch->origins) ++rows_of[origin.rank];
+    for (std::uint32_t peer = 0; peer < cpu.memory.heap.num_ranks; ++peer) {
+        if (rows_of[peer] != 0)
+            protocol::count_off_rows<M>(cpu.memory, launch, peer, rows_of[peer]);
+    }
+}
+
+// second_columns columns of results to the owners of the tokens.
+template <protocol::SignalMemory M>
+[[nodiscard]] bool run_second_gemm(const CpuLaunch& cpu, const protocol::Launch& launch,
+                                   const schedule::Task& task, Scratch* scratch) {
+    using protocol::Rule;
+    const layout::RankMemory& memory = cpu.memory;
+    const protocol::Block block = protocol::block_at(memory, launch, task.block);
+    std::uint32_t rows = 0;
+    std::uint32_t expert = 0;
+    if (!find_block<M>(cpu, launch, block, &rows, &expert)) return false;
+    if (!protocol::keeps<M>(Rule::kReadBeforeL2Release)) {
+        protocol::ActivationRing<M>::consumer_release(memory, block);
+    }
+    for (std::uint32_t chunk_idx = 0; chunk_idx < memory.inter_chunks; ++chunk_idx) {
+        if (!protocol::ActivationRing<M>::consumer_wait(memory, launch, block, chunk_idx))
+            return false;
+        load_activation_chunk(cpu, block.place, rows, chunk_idx, scratch);
+    }
+    const layout::Origin* origins = memory.act_origins(block.place);
+    scratch->origins.assign(origins, origins + rows);
+    if (protocol::keeps<M>(Rule::kReadBeforeL2Release)) {
+        protocol::ActivationRing<M>::consumer_release(memory, block);
+    }
+    const bool stores_first = protocol::keeps<M>(Rule::kStoresBeforeRowsLeft);
+    if (!stores_first) count_off_task<M>(cpu, launch, scratch);
+    second_gemm(cpu, expert, rows, task.index, scratch->origins.data(), scratch);
+    if (stores_first) count_off_task<M>(cpu, launch, scratch);
+    return true;
+}
+
+// A shared task; rows come from the rank's own x and never touch the ring.
+template <protocol::SignalMemory M>
+[[nodiscard]] bool run_shared(const CpuLaunch& cpu, const protocol::Launch& launch,
+                              const schedule::Task& task, Scratch* scratch) {
+    const std::uint32_t row_block = cpu.memory.plan.row_block;
+    const std::uint32_t first = task.block * row_block;
+    const std::uint32_t rows = std::min(row_block, launch.num_tokens - first);
+    if (task.kind == schedule::TaskKind::kSharedFirst) {
+        shared_first_gemm(cpu, first, rows, task.index, scratch);
+        protocol::commit_shared<M>(cpu.memory, task.block);
+        return true;
+    }
+    if (!protocol::wait_shared<M>(cpu.memory, launch, task.block)) return false;
+    shared_second_gemm(cpu, first, rows, task.index, scratch);
+    return true;
+}
+
+template <protocol::SignalMemory M>
+[[nodiscard]] bool run_task(const CpuLaunch& cpu, const protocol::Launch& launch,
+                            const schedule::Task& task, Scratch* scratch, UnitTimes* times) {
+    switch (task.kind) {
+        case schedule::TaskKind::kFirstGemm:
+            return run_first_gemm<M>(cpu, launch, task, scratch, times);
+        case schedule::TaskKind::kSecondGemm:
+            return run_second_gemm<M>(cpu, launch, task, scratch);
+        case schedule::TaskKind::kSharedFirst:
+        case schedule::TaskKind::kSharedSecond:
+            return run_shared<M>(cpu, launch, task, scratch);
+    }
+    return false;
+}
+
+// One worker of role 2. Returns false if it left early (a stall is reported).
+template <protocol::SignalMemory M>
+bool role2_compute(const CpuLaunch& cpu, std::uint32_t unit) {
+    UnitTimes& times = cpu.compute_times[unit];
+    times = UnitTimes{};
+    times.begin_ns = M::clock_ns();
+    protocol::Launch launch;
+    if (!protocol::begin_launch<M>(cpu.memory, Role::kCompute, unit, cpu.wait_limit_ns, &launch)) {
+        return false;
+    }
+    if (!cpu.overlap && !protocol::wait_role1_left<M>(cpu.memory, launch)) return false;
+    std::uint32_t num_blocks = 0;
+    if (!protocol::wait_num_blocks<M>(cpu.memory, launch, &num_blocks)) return false;
+    const schedule::TaskOrder order = task_order(cpu, num_blocks, launch.num_tokens);
+    const std::uint64_t num_tasks = schedule::num_tasks(order);
+    Scratch* scratch = &cpu.compute_scratch[unit];
+    for (;;) {
+        std::uint64_t ticket = 0;
+        protocol::take_ticket<M>(cpu.memory, &ticket);
+        if (ticket >= num_tasks) break;
+        const schedule::Task task = schedule::task_at(order, ticket);
+        if (!run_task<M>(cpu, launch, task, scratch, &times)) return false;
+        times.last_work_ns = M::clock_ns();
+    }
+    times.end_ns = M::clock_ns();
+    return true;
+}
+
+}  // namespace gcmoe::cpu
