@@ -55,7 +55,7 @@ def fingerprint(root, header, compiler_version):
 def compile_alone(root, header):
     """The compiler's complaint about a header, or an empty string."""
     # Through an including file on stdin: GCC warns about '#pragma once' in a main file.
-    command = [COMPILER, "-H", "-Iinclude", "-Isrc", "-I.", *FLAGS]
+    command = [COMPILER, "-H", "-Iinclude", "-Isrc", "-I.", "-Itests", *FLAGS]
     # The toolkit may be on the path behind our back: by these variables, or in /usr/local/include,
     # where only the list of opened files (-H, lines that start with dots) shows it.
     clean_environment = {key: value for key, value in os.environ.items()

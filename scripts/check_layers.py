@@ -23,6 +23,8 @@ LAYERS = {
 # Within a layer, rooms do not see each other, save for these (room, may include): reason.
 SIDEWAYS = {
     ("base", "include"): "checks and helpers speak of the public Status",
+    ("plan", "backend"): "a plan is chosen in the form that backends take",
+    ("group", "backend"): "the group's book holds its members' backends",
     ("layout", "numerics"): "weight tiles hold the codes and scale windows that numerics defines",
 }
 # Rooms outside the stack: what each may include. None = anything.

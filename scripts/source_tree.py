@@ -63,7 +63,10 @@ def includes(text):
 def resolve(root, including_file, name):
     """The project file that a quoted include names, relative to root, or None."""
     root = Path(root)
-    for folder in (including_file.parent, Path("include"), Path("src"), Path(".")):
+    folders = [including_file.parent, Path("include"), Path("src"), Path(".")]
+    if Path(including_file).parts[0] == "tests":
+        folders.append(Path("tests"))
+    for folder in folders:
         candidate = root / folder / name
         if candidate.is_file():
             return candidate.resolve().relative_to(root.resolve())

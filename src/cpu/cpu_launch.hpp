@@ -22,11 +22,10 @@ struct UnitTimes {
 
 // Arrays that a unit uses again for every task, so that launches do not allocate.
 struct Scratch {
-    std::vector<float> values;      // (rows, K) decoded codes of the task's rows
-    std::vector<float> scales;      // (rows, scale groups of K)
-    std::vector<float> sums;        // (columns, rows)
-    std::vector<float> other_sums;  // (columns, rows)
-    std::vector<float> row;         // (128) one task's columns of a row
+    std::vector<float> values;     // (rows, K) decoded codes of the task's rows
+    std::vector<float> scales;     // (rows, scale groups of K)
+    std::vector<float> sums;       // (packed rows of the task, rows)
+    std::vector<float> activated;  // (rows, 128) SwiGLU outputs of a first-GEMM task
     std::vector<layout::Origin> origins;
     std::vector<std::uint32_t> counts;
 };

@@ -26,16 +26,18 @@ namespace gcmoe::cpu {
 // Finds a block's expert and rows; a launch that routed to an expert without weights is reported.
 template <protocol::SignalMemory M>
 [[nodiscard]] bool find_block(const CpuLaunch& cpu, const protocol::Launch& launch,
-                              const protocol::Block& block, std::uint32_t* rows,
-                              std::uint32_t* expert) {
-    if (!protocol::wait_block<M>(cpu.memory, launch, block, rows, expert)) return false;
-    const bool known =
-        *expert < cpu.weights->experts.size() && *rows != 0 && *rows <= cpu.memory.plan.row_block;
-    if (known && cpu.weights->experts[*expert] != nullptr) return true;
+                              const protocol::Block& block, BlockTask* task) {
+    if (!protocol::wait_block<M>(cpu.memory, launch, block, &task->rows, &task->expert)) {
+        return false;
+    }
+    task->place = block.place;
+    const bool known = task->expert < cpu.weights->experts.size() && task->rows != 0 &&
+                       task->rows <= cpu.memory.plan.row_block;
+    if (known && cpu.weights->experts[task->expert] != nullptr) return true;
     protocol::WaitSite site = protocol::ring_site(Signal::kBlockTable, block, 0);
-    site.expert = static_cast<std::int32_t>(*expert);
-    protocol::report_stall<M>(cpu.memory, launch, site,
-                              known ? StallCause::kMissingExpert : StallCause::kCorrupt, *rows, 0);
+    site.expert = static_cast<std::int32_t>(task->expert);
+    const StallCause cause = known ? StallCause::kMissingExpert : StallCause::kCorrupt;
+    protocol::report_stall<M>(cpu.memory, launch, site, cause, task->rows, 0);
     return false;
 }
 
@@ -46,18 +48,18 @@ template <protocol::SignalMemory M>
     using protocol::Rule;
     const layout::RankMemory& memory = cpu.memory;
     const protocol::Block block = protocol::block_at(memory, launch, task.block);
-    std::uint32_t rows = 0;
-    std::uint32_t expert = 0;
-    if (!find_block<M>(cpu, launch, block, &rows, &expert)) return false;
+    BlockTask work{.task = task.index};
+    if (!find_block<M>(cpu, launch, block, &work)) return false;
     if (!protocol::TokenRing<M>::consumer_wait(memory, launch, block)) return false;
     if (times->first_work_ns == 0) times->first_work_ns = M::clock_ns();
     const layout::Origin* origins = memory.ring_origins(block.place);
-    const auto read_origins = [&] { scratch->origins.assign(origins, origins + rows); };
+    const auto read_origins = [&] { scratch->origins.assign(origins, origins + work.rows); };
     if (!protocol::keeps<M>(Rule::kReadBeforeL1Release)) {
         protocol::TokenRing<M>::consumer_release(memory, block);
     }
     read_origins();
-    first_gemm(cpu, block.place, expert, rows, task.index, scratch->origins.data(), scratch);
+    work.origins = scratch->origins.data();
+    first_gemm(cpu, work, scratch);
     if (protocol::keeps<M>(Rule::kReadBeforeL1Release)) {
         protocol::TokenRing<M>::consumer_release(memory, block);
     }
@@ -69,7 +71,7 @@ template <protocol::SignalMemory M>
     };
     if (!protocol::keeps<M>(Rule::kOriginsAfterL2Empty)) write_origins();
     if (!protocol::ActivationRing<M>::producer_acquire(memory, launch, block)) return false;
-    store_activations(cpu, block.place, rows, task.index, scratch->origins.data(), *scratch);
+    store_activations(cpu, work, *scratch);
     if (protocol::keeps<M>(Rule::kOriginsBeforeMask)) write_origins();
     protocol::ActivationRing<M>::producer_commit(memory, block, task.index);
     if (!protocol::keeps<M>(Rule::kOriginsBeforeMask)) write_origins();
@@ -95,25 +97,25 @@ template <protocol::SignalMemory M>
     using protocol::Rule;
     const layout::RankMemory& memory = cpu.memory;
     const protocol::Block block = protocol::block_at(memory, launch, task.block);
-    std::uint32_t rows = 0;
-    std::uint32_t expert = 0;
-    if (!find_block<M>(cpu, launch, block, &rows, &expert)) return false;
+    BlockTask work{.task = task.index};
+    if (!find_block<M>(cpu, launch, block, &work)) return false;
     if (!protocol::keeps<M>(Rule::kReadBeforeL2Release)) {
         protocol::ActivationRing<M>::consumer_release(memory, block);
     }
     for (std::uint32_t chunk_idx = 0; chunk_idx < memory.inter_chunks; ++chunk_idx) {
         if (!protocol::ActivationRing<M>::consumer_wait(memory, launch, block, chunk_idx))
             return false;
-        load_activation_chunk(cpu, block.place, rows, chunk_idx, scratch);
+        load_activation_chunk(cpu, work, chunk_idx, scratch);
     }
     const layout::Origin* origins = memory.act_origins(block.place);
-    scratch->origins.assign(origins, origins + rows);
+    scratch->origins.assign(origins, origins + work.rows);
+    work.origins = scratch->origins.data();
     if (protocol::keeps<M>(Rule::kReadBeforeL2Release)) {
         protocol::ActivationRing<M>::consumer_release(memory, block);
     }
     const bool stores_first = protocol::keeps<M>(Rule::kStoresBeforeRowsLeft);
     if (!stores_first) count_off_task<M>(cpu, launch, scratch);
-    second_gemm(cpu, expert, rows, task.index, scratch->origins.data(), scratch);
+    second_gemm(cpu, work, scratch);
     if (stores_first) count_off_task<M>(cpu, launch, scratch);
     return true;
 }
@@ -124,14 +126,14 @@ template <protocol::SignalMemory M>
                               const schedule::Task& task, Scratch* scratch) {
     const std::uint32_t row_block = cpu.memory.plan.row_block;
     const std::uint32_t first = task.block * row_block;
-    const std::uint32_t rows = std::min(row_block, launch.num_tokens - first);
+    const SharedTask work{first, std::min(row_block, launch.num_tokens - first), task.index};
     if (task.kind == schedule::TaskKind::kSharedFirst) {
-        shared_first_gemm(cpu, first, rows, task.index, scratch);
+        shared_first_gemm(cpu, work, scratch);
         protocol::commit_shared<M>(cpu.memory, task.block);
         return true;
     }
     if (!protocol::wait_shared<M>(cpu.memory, launch, task.block)) return false;
-    shared_second_gemm(cpu, first, rows, task.index, scratch);
+    shared_second_gemm(cpu, work, scratch);
     return true;
 }
 

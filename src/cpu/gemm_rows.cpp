@@ -57,15 +57,21 @@ inline float add_chunk(float sum, const float* weights, const float* values, con
     return sum;
 }
 
-// The same with a weight scale per K128 or K32 on top; groups of the finer of both grids.
-inline float add_fp8_chunk(float sum, const float* weights, const float* weight_scales,
-                           int weight_groups, const float* values, const float* scales,
-                           int groups) {
-    const int steps = weight_groups > groups ? weight_groups : groups;
+// A chunk of one FP8 weight row with its scales, one per K128 or K32.
+struct Fp8Chunk {
+    const float* weights;  // (128)
+    const float* scales;   // (groups)
+    int groups;
+};
+
+// sum += one such chunk; groups of the finer of both scale grids.
+inline float add_fp8_chunk(float sum, const Fp8Chunk& weight, const float* values,
+                           const float* scales, int groups) {
+    const int steps = weight.groups > groups ? weight.groups : groups;
     const int width = layout::kChunkK / steps;
     for (int g = 0; g < steps; ++g) {
-        const float part = dot(weights + g * width, values + g * width, width);
-        sum += (part * weight_scales[g * weight_groups / steps]) * scales[g * groups / steps];
+        const float part = dot(weight.weights + g * width, values + g * width, width);
+        sum += (part * weight.scales[g * weight.groups / steps]) * scales[g * groups / steps];
     }
     return sum;
 }
@@ -115,13 +121,13 @@ void multiply_fp8(const layout::PackedFp8Matrix& matrix, int first_row, int num_
         for (int c = 0; c < rows.chunks; ++c) {
             const std::uint8_t* tile = matrix.tile(row / layout::kTileRows, c);
             layout::decode_fp8_tile_row(tile, row % layout::kTileRows, matrix.order, weights);
-            const float* weight_scales = matrix.scales.data() + matrix.scale_idx(row, c);
+            const Fp8Chunk weight{weights, matrix.scales.data() + matrix.scale_idx(row, c),
+                                  matrix.scale_groups_per_chunk};
             for (int t = 0; t < rows.num_rows; ++t) {
                 const float* values = rows.values + static_cast<std::size_t>(t) * stride +
                                       static_cast<std::size_t>(c) * layout::kChunkK;
                 const float* scales = rows.scales + (t * rows.chunks + c) * groups;
-                out[t] = add_fp8_chunk(out[t], weights, weight_scales,
-                                       matrix.scale_groups_per_chunk, values, scales, groups);
+                out[t] = add_fp8_chunk(out[t], weight, values, scales, groups);
             }
         }
     }

@@ -23,9 +23,11 @@ struct ScaleWindow {
     bool fits;          // every live code is in base..base + 26
 };
 
-// The window of n scale codes that starts at the smallest live one (kMaxWindowBase if that is
-// larger). Groups whose weights are all zero are not live: they take any code, and v = 0. Without a
-// live group the factor is 1. The caller has refused code 255.
+// The window of n scale codes. Of all that hold every live code it is the one whose factor is
+// nearest to 1, so that factor times activation scale stays finite and normal wherever the weights
+// allow it: ordinary layers get factor 1. If none holds them: the one that starts at the smallest
+// live code. Groups whose weights are all zero are not live: they take any code, and v = 0. The
+// caller has refused code 255.
 GCMOE_HD constexpr ScaleWindow choose_window(const std::uint8_t* codes, const bool* group_is_zero,
                                              int n) {
     int smallest = 256;
@@ -36,8 +38,13 @@ GCMOE_HD constexpr ScaleWindow choose_window(const std::uint8_t* codes, const bo
         largest = codes[i] > largest ? codes[i] : largest;
     }
     if (largest < 0) return ScaleWindow{kNeutralWindowBase, true};
-    const int base = smallest < kMaxWindowBase ? smallest : kMaxWindowBase;
-    return ScaleWindow{static_cast<std::uint8_t>(base), largest - base < kWindowOctaves};
+    const int highest = smallest < kMaxWindowBase ? smallest : kMaxWindowBase;
+    const int lowest = largest - (kWindowOctaves - 1);
+    if (lowest > highest) return ScaleWindow{static_cast<std::uint8_t>(highest), false};
+    int base = kNeutralWindowBase;
+    if (base > highest) base = highest;
+    if (base < lowest) base = lowest;
+    return ScaleWindow{static_cast<std::uint8_t>(base), true};
 }
 
 // 2^(base - 127 + 13): finite and normal for base in 0..kMaxWindowBase.

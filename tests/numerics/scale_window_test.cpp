@@ -75,8 +75,15 @@ TEST(ScaleWindow, SpansOf27CodesFitAnd28DoNot) {
             const auto window =
                 window_of({static_cast<std::uint8_t>(high), static_cast<std::uint8_t>(low),
                            static_cast<std::uint8_t>((low + high) / 2)});
-            EXPECT_EQ(window.base, std::min(low, 241)) << low << ' ' << span;
             EXPECT_EQ(window.fits, span <= 27) << low << ' ' << span;
+            if (!window.fits) continue;
+            EXPECT_LE(window.base, low) << span;
+            EXPECT_LE(high - window.base, 26) << low;
+            EXPECT_LE(window.base, 241);
+            // No other window that holds the codes has a factor nearer to 1.
+            for (int base = std::max(high - 26, 0); base <= std::min(low, 241); ++base) {
+                EXPECT_LE(std::abs(window.base - 114), std::abs(base - 114)) << low << ' ' << span;
+            }
         }
     }
 }
@@ -86,19 +93,22 @@ TEST(ScaleWindow, CodesAtTheEnds) {
     EXPECT_EQ(window_of({1}).base, 1);
     EXPECT_TRUE(window_of({0, 26}).fits);
     EXPECT_FALSE(window_of({0, 27}).fits);
-    EXPECT_EQ(window_of({254}).base, 241);
+    EXPECT_EQ(window_of({254}).base, 228);
     EXPECT_TRUE(window_of({254}).fits);
-    EXPECT_EQ(window_of({242, 254}).base, 241);
+    EXPECT_EQ(window_of({242, 254}).base, 228);
     EXPECT_TRUE(window_of({242, 254}).fits);
-    EXPECT_EQ(window_of({241}).base, 241);
-    EXPECT_EQ(window_of({240, 254}).base, 240);
+    EXPECT_EQ(window_of({240, 254}).base, 228);
+    EXPECT_FALSE(window_of({227, 254}).fits);
+    // Scales of ordinary layers: factor 1.
+    EXPECT_EQ(window_of({117, 121}).base, 114);
+    EXPECT_EQ(window_of({100, 121}).base, 100);
 }
 
 TEST(ScaleWindow, ZeroGroupsTakeAnyCode) {
     const std::uint8_t codes[4] = {0, 120, 254, 130};
     const bool is_zero[4] = {true, false, true, false};
     const ScaleWindow window = choose_window(codes, is_zero, 4);
-    EXPECT_EQ(window.base, 120);
+    EXPECT_EQ(window.base, 114);
     EXPECT_TRUE(window.fits);
     const bool all_zero[4] = {true, true, true, true};
     const ScaleWindow neutral = choose_window(codes, all_zero, 4);
