@@ -1,0 +1,60 @@
+// Judges a launch by numerics.md, "How error is judged": every rounding on its own, from the
+// backend's own bits before it, then the whole against the bit-true layer.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gcmoe/status.hpp"
+#include "reference/layer.hpp"
+
+namespace gcmoe::reference {
+
+// What FP32 sums may be off, in units of the row's RMS (scale cases: of the output column's RMS).
+struct Tolerance {
+    double element;  // of one element, beyond half a step
+    double row_rms;  // RMS over a row of what goes beyond half a step
+};
+inline constexpr Tolerance kCpuTolerance{1e-5, 1e-6};
+inline constexpr Tolerance kHopperTolerance{3e-3, 3e-4};
+
+// End to end against the bit-true layer.
+inline constexpr double kMaxRelL2 = 1e-2;
+inline constexpr double kMinCosine = 0.99995;
+
+// What the whole launch is compared with.
+struct RankExpected {
+    std::vector<std::uint16_t> y;  // (num_tokens, hidden) bf16, bit-true
+    std::vector<double> plain;     // (num_tokens, hidden) FP64 without requantisation
+};
+
+// One rank's verdict. Failures belong to the owner of the token.
+struct RankJudgement {
+    bool ok = true;
+    std::string first_failure;     // names case, rank, token, slot, column and the values
+    double worst_stage_error = 0;  // largest |error| / bound of activations and combine rows
+    double worst_excess = 0;       // largest error beyond half a step, in units of the RMS
+    double worst_row_rms = 0;      // largest row RMS of that excess, in units of the RMS
+    double rel_l2 = 0;             // y against the bit-true layer
+    double cosine = 1;
+    double mean_abs = 0;
+    double max_abs = 0;
+    double plain_rel_l2 = 0;     // y against plain FP64: reported, not judged
+    std::int64_t num_slots = 0;  // live slots judged
+};
+
+// Judges all ranks. Shapes: outputs, expected, out (num_ranks). Errors: those of the weight source.
+//   (a) second-GEMM inputs of every slot: codes and scales against the FP64 first GEMM of x
+//   (b) combine rows against the FP64 second GEMM of the backend's own codes
+//   (c) y bit-equal to the FP32 slot-order sum of the backend's own combine rows and shared row
+//   (d) y against the bit-true layer; a rank without live slots: exact zeros or the shared part
+// (a) and (b) hold for the shared expert alike. NaN passes nowhere.
+Status judge_layer(const Problem& problem, const std::vector<RankOutputs>& outputs,
+                   const std::vector<RankExpected>& expected, const Tolerance& tolerance,
+                   std::vector<RankJudgement>* out);
+
+// Keeps what judge_layer needs of the bit-true layer.
+std::vector<RankExpected> take_expected(std::vector<RankStages> stages);
+
+}  // namespace gcmoe::reference

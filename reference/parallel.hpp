@@ -1,0 +1,38 @@
+// Independent items on a few threads.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace gcmoe::reference {
+
+// Calls work(item) for every item in [0, num_items), in any order, and waits for all.
+// An exception of any call is thrown here, after all threads have ended.
+template <class Work>
+void for_each_item(std::size_t num_items, int num_threads, const Work& work) {
+    std::atomic<std::size_t> next{0};
+    std::exception_ptr failure;
+    std::mutex failure_mutex;
+    const auto run = [&] {
+        try {
+            for (std::size_t item = next++; item < num_items; item = next++) work(item);
+        } catch (...) {
+            const std::lock_guard<std::mutex> lock(failure_mutex);
+            if (failure == nullptr) failure = std::current_exception();
+        }
+    };
+    std::vector<std::thread> threads;
+    const auto wanted = static_cast<std::size_t>(std::max(1, num_threads));
+    const std::size_t count = std::min(num_items, wanted);
+    for (std::size_t i = 1; i < count; ++i) threads.emplace_back(run);
+    run();
+    for (std::thread& thread : threads) thread.join();
+    if (failure != nullptr) std::rethrow_exception(failure);
+}
+
+}  // namespace gcmoe::reference

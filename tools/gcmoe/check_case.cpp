@@ -1,0 +1,372 @@
+#include "check_case.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <set>
+
+#include "check_expected.hpp"
+#include "op/readback.hpp"
+#include "reference/case_inputs.hpp"
+#include "reference/dispatch_oracle.hpp"
+
+namespace gcmoe::cli {
+namespace {
+
+using reference::RankInputs;
+using reference::SuiteCase;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kRowBlocks[] = {8, 16, 32, 64};
+constexpr int kNumLaunches = 2;
+constexpr std::uint16_t kUnwritten = 0xFFFF;  // a NaN
+
+std::size_t size_of(int value) { return static_cast<std::size_t>(value); }
+
+double seconds_since(Clock::time_point begin) {
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// One case in the making.
+struct CaseRun {
+    SuiteCase suite_case;
+    Shape shape;
+    std::shared_ptr<const WeightSet> weights;
+    std::vector<RankInputs> inputs;  // (num_ranks)
+    PlanOptions plan;
+    StartState start;
+    std::shared_ptr<Group> group;
+    std::vector<std::unique_ptr<Operator>> ops;               // (num_ranks)
+    std::vector<std::vector<std::uint16_t>> y[kNumLaunches];  // (num_ranks) of (num_tokens, hidden)
+    std::vector<std::string> failures;  // (num_ranks) first of each; empty = none
+};
+
+void note_failure(CaseRun* run, std::size_t rank, const std::string& text) {
+    if (run->failures[rank].empty()) run->failures[rank] = text;
+}
+
+// The case on another number of ranks: tokens are cut or repeated.
+Status change_ranks(int ranks, SuiteCase* suite_case) {
+    if (ranks == 0 || ranks == suite_case->ranks) return {};
+    const std::vector<int> tokens = suite_case->tokens;
+    suite_case->tokens.clear();
+    for (int i = 0; i < ranks; ++i) {
+        suite_case->tokens.push_back(tokens[size_of(i) % tokens.size()]);
+    }
+    suite_case->ranks = ranks;
+    if (suite_case->routing.kind == reference::Routing::Kind::kOnlyRank ||
+        suite_case->routing.kind == reference::Routing::Kind::kHotRank) {
+        suite_case->routing.target %= ranks;
+    }
+    return {};
+}
+
+int most_loaded_blocks(const CaseRun& run, int row_block) {
+    int most = 0;
+    for (int rank = 0; rank < run.shape.num_ranks; ++rank) {
+        most =
+            std::max(most, reference::num_blocks_of_rank(run.shape, run.inputs, rank, row_block));
+    }
+    return most;
+}
+
+// The largest power of two that is at most a quarter of the blocks; 2 for a handful.
+int ring_for(int blocks) {
+    if (blocks < 8) return 2;
+    return static_cast<int>(std::bit_floor(static_cast<unsigned>(blocks / 4)));
+}
+
+// Counters that a running system would have reached shortly before they wrap: the generation wraps
+// in the second launch, the lap (32 bits) a few blocks into the first.
+StartState start_state(const CheckOptions& options, int ring_blocks) {
+    StartState start;
+    if (!options.near_wrap) return start;
+    start.generation = 0xFFFFFFFEU;
+    start.session = 0x1FF;  // more than the 8 bits of a count word
+    start.s0 = (std::uint64_t{1} << 32) * static_cast<std::uint64_t>(ring_blocks) - 3;
+    start.rows_left = 0xFFFFFFF0U;
+    start.ticket = ~std::uint64_t{0} - 5;
+    return start;
+}
+
+void choose_plan(const CheckOptions& options, int case_idx, CaseRun* run, CaseReport* report) {
+    PlanOptions& plan = run->plan;
+    plan.row_block = options.row_block != 0 ? options.row_block : kRowBlocks[case_idx % 4];
+    // Where a large row block leaves less than eight blocks, the ring would never wrap.
+    while (options.row_block == 0 && plan.row_block > 8 &&
+           most_loaded_blocks(*run, plan.row_block) < 8) {
+        plan.row_block /= 2;
+    }
+    report->num_blocks = most_loaded_blocks(*run, plan.row_block);
+    plan.ring_blocks =
+        options.ring_blocks != 0 ? options.ring_blocks : ring_for(report->num_blocks);
+    if (options.no_overlap && options.ring_blocks == 0) plan.ring_blocks = 0;  // as many as needed
+    const bool wide = case_idx / 4 % 2 == 1 && run->shape.hidden % 256 == 0;
+    plan.second_columns = wide ? 256 : 128;
+    plan.overlap = !options.no_overlap;
+    plan.partition = {options.dispatch_units, options.compute_units};
+    run->start = start_state(options, plan.ring_blocks);
+    report->row_block = plan.row_block;
+}
+
+void count_inputs(const CaseRun& run, CaseReport* report) {
+    std::set<std::int64_t> touched;
+    for (const RankInputs& inputs : run.inputs) {
+        report->num_tokens += inputs.num_tokens;
+        report->num_slots += reference::num_live_slots(run.shape, inputs);
+        for (int token = 0; token < inputs.num_tokens; ++token) {
+            for (int slot = 0; slot < run.shape.topk; ++slot) {
+                const auto id = reference::expert_of(run.shape, inputs, token, slot);
+                if (reference::slot_is_live(run.shape, id)) touched.insert(id);
+            }
+        }
+    }
+    report->num_experts = static_cast<int>(touched.size());
+}
+
+// All rows of the buffers, those past the tokens too.
+void stage_inputs(const Shape& shape, const RankInputs& inputs, Operator* op) {
+    const InputViews views = op->inputs();
+    const std::size_t hidden = size_of(shape.hidden);
+    for (std::size_t row = 0; row < size_of(inputs.capacity); ++row) {
+        std::memcpy(views.x + row * size_of(views.x_stride), inputs.x.data() + row * hidden,
+                    hidden);
+        std::memcpy(views.x_scale + row * size_of(views.x_scale_stride),
+                    inputs.x_scale.data() + row * (hidden / 128), hidden / 128 * 4);
+    }
+    const std::size_t slots = inputs.topk_idx.size();
+    std::memcpy(views.topk_idx, inputs.topk_idx.data(), slots * sizeof(std::int64_t));
+    std::memcpy(views.topk_weight, inputs.topk_weight.data(), slots * sizeof(float));
+}
+
+Status create_operators(const CheckOptions& options, CaseRun* run) {
+    GroupOptions group_options;
+    const bool stepper = options.executor == "stepper";
+    group_options.executor = stepper ? ExecutorKind::kStepper : ExecutorKind::kThreads;
+    group_options.seed = options.seed;
+    GCMOE_RETURN_IF_ERROR(Group::in_process(run->shape.num_ranks, group_options, &run->group));
+    OperatorOptions op_options;
+    op_options.workspace = "check";
+    op_options.backend = options.backend;
+    op_options.max_tokens = run->suite_case.capacity;
+    op_options.plans = {run->plan};
+    op_options.wait_limits = {options.deadline_s, options.deadline_s};
+    op_options.capture = true;
+    op_options.poison = run->suite_case.poison;
+    op_options.start = run->start;
+    for (int rank = 0; rank < run->shape.num_ranks; ++rank) {
+        std::unique_ptr<Operator> op;
+        GCMOE_RETURN_IF_ERROR(Operator::create(run->shape, run->weights->packed[size_of(rank)],
+                                               run->group, rank, op_options, &op));
+        stage_inputs(run->shape, run->inputs[size_of(rank)], op.get());
+        run->ops.push_back(std::move(op));
+    }
+    return {};
+}
+
+// One launch of all ranks. Failed calls are the ranks' failures; false = nothing to judge.
+bool launch_all(int launch, CaseRun* run, CaseReport* report) {
+    bool finished = true;
+    run->y[launch].resize(run->ops.size());
+    for (std::size_t rank = 0; rank < run->ops.size(); ++rank) {
+        std::vector<std::uint16_t>& y = run->y[launch][rank];
+        const int num_tokens = run->inputs[rank].num_tokens;
+        y.assign(size_of(std::max(num_tokens, 1)) * size_of(run->shape.hidden), kUnwritten);
+        LaunchArgs args;
+        args.num_tokens = num_tokens;
+        args.y = y.data();
+        const Status status = run->ops[rank]->launch(args);
+        if (status.ok()) continue;
+        note_failure(run, rank, fmt::format("case {}: launch: {}", report->name, status.message()));
+        finished = false;
+    }
+    for (std::size_t rank = 0; rank < run->ops.size(); ++rank) {
+        const Status status = run->ops[rank]->synchronize();
+        if (status.ok()) continue;
+        note_failure(run, rank,
+                     fmt::format("case {}: {}: {}", report->name, code_name(status.code()),
+                                 status.message()));
+        report->stalled = report->stalled || status.code() == Code::kStalled;
+        finished = false;
+    }
+    return finished;
+}
+
+reference::ActualMemory actual_memory(const Readback& memory) {
+    return {memory.heap, memory.heap_base, memory.local, memory.local_base, memory.plan};
+}
+
+void compare_with_oracle(const reference::DispatchOracle& oracle, int launch, CaseRun* run) {
+    for (std::size_t rank = 0; rank < run->ops.size(); ++rank) {
+        const auto difference = reference::find_difference(
+            oracle, static_cast<int>(rank), actual_memory(readback(*run->ops[rank])));
+        if (!difference) continue;
+        note_failure(run, rank,
+                     fmt::format("case {}: rank {} launch {} dispatch: {}", run->suite_case.name,
+                                 rank, launch + 1, difference->text()));
+    }
+}
+
+void compare_launches(CaseRun* run) {
+    const std::size_t hidden = size_of(run->shape.hidden);
+    for (std::size_t rank = 0; rank < run->ops.size(); ++rank) {
+        const std::vector<std::uint16_t>& first = run->y[0][rank];
+        const std::vector<std::uint16_t>& second = run->y[1][rank];
+        for (std::size_t i = 0; i < first.size(); ++i) {
+            if (first[i] == second[i]) continue;
+            note_failure(run, rank,
+                         fmt::format("case {}: rank {} token {} column {}: {:#06x} in the first "
+                                     "launch, {:#06x} in the second",
+                                     run->suite_case.name, rank, i / hidden, i % hidden, first[i],
+                                     second[i]));
+            break;
+        }
+    }
+}
+
+// Both launches with their dispatch buffers. False = nothing to judge.
+bool launch_and_compare(CaseRun* run, CaseReport* report) {
+    const Readback memory = readback(*run->ops[0]);
+    reference::OracleConfig config;
+    config.shape = run->shape;
+    config.max_tokens = run->suite_case.capacity;
+    config.row_block = run->plan.row_block;
+    const int ring_blocks = static_cast<int>(memory.plan.ring_blocks);
+    config.ring_blocks = run->plan.ring_blocks != 0 ? run->plan.ring_blocks : ring_blocks;
+    config.second_columns = run->plan.second_columns;
+    config.generation = run->start.generation;
+    config.session = run->start.session;
+    config.s0 = run->start.s0;
+    config.rows_left = run->start.rows_left;
+    report->ring_blocks = config.ring_blocks;
+    reference::DispatchOracle oracle(config);
+    for (int launch = 0; launch < kNumLaunches; ++launch) {
+        const Clock::time_point launch_begin = Clock::now();
+        if (!launch_all(launch, run, report)) return false;
+        report->launch_s += seconds_since(launch_begin);
+        oracle.launch(run->inputs);
+        compare_with_oracle(oracle, launch, run);
+    }
+    compare_launches(run);
+    for (const std::unique_ptr<Operator>& op : run->ops) {
+        report->laps = std::max(report->laps, op->statistics().laps);
+    }
+    return true;
+}
+
+reference::RankOutputs outputs_of(const CaseRun& run, std::size_t rank) {
+    const Readback memory = readback(*run.ops[rank]);
+    const layout::LocalMemory& local = memory.local;
+    const auto words = [&](std::uint64_t offset) {
+        return reinterpret_cast<const std::uint32_t*>(memory.local_base + offset);
+    };
+    reference::RankOutputs outputs;
+    outputs.max_tokens = run.suite_case.capacity;
+    outputs.act = memory.local_base + local.capture_act;
+    outputs.act_scale = words(local.capture_act_scale);
+    outputs.combine = memory.heap_base + memory.heap.combine;
+    outputs.combine_stride = memory.heap.combine_stride;
+    outputs.y = run.y[kNumLaunches - 1][rank].data();
+    outputs.y_stride = static_cast<std::uint64_t>(run.shape.hidden);
+    if (run.shape.shared_inter > 0) {
+        outputs.shared_act = memory.local_base + local.shared_act;
+        outputs.shared_act_scale = words(local.shared_act_scale);
+        outputs.shared_row =
+            reinterpret_cast<const std::uint16_t*>(memory.local_base + local.shared_row);
+    }
+    return outputs;
+}
+
+Status find_expected(const CheckOptions& options, const reference::Problem& problem,
+                     const std::string& suite, std::vector<reference::RankExpected>* expected) {
+    const Shape& shape = problem.shape;
+    if (!options.expected.empty()) {
+        return read_expected(expected_path(options.expected, suite, problem.name), shape,
+                             *problem.inputs, expected);
+    }
+    std::vector<reference::RankStages> stages;
+    GCMOE_RETURN_IF_ERROR(reference::evaluate_layer(problem, &stages));
+    *expected = reference::take_expected(std::move(stages));
+    if (options.dump_expected.empty()) return {};
+    return write_expected(expected_path(options.dump_expected, suite, problem.name), shape,
+                          *problem.inputs, *expected);
+}
+
+Status judge(const CheckOptions& options, CaseRun* run, CaseReport* report) {
+    reference::Problem problem;
+    problem.name = run->suite_case.name;
+    problem.shape = run->shape;
+    problem.weights = run->weights->source.get();
+    problem.inputs = &run->inputs;
+    problem.per_column = run->suite_case.per_column();
+    std::vector<reference::RankExpected> expected;
+    GCMOE_RETURN_IF_ERROR(find_expected(options, problem, report->suite, &expected));
+    std::vector<reference::RankOutputs> outputs;
+    for (std::size_t rank = 0; rank < run->ops.size(); ++rank) {
+        outputs.push_back(outputs_of(*run, rank));
+    }
+    std::vector<reference::RankJudgement> verdicts;
+    GCMOE_RETURN_IF_ERROR(
+        reference::judge_layer(problem, outputs, expected, reference::kCpuTolerance, &verdicts));
+    for (std::size_t rank = 0; rank < verdicts.size(); ++rank) {
+        const reference::RankJudgement& verdict = verdicts[rank];
+        if (!verdict.ok) note_failure(run, rank, verdict.first_failure);
+        report->worst_stage_error = std::max(report->worst_stage_error, verdict.worst_stage_error);
+        report->worst_excess = std::max(report->worst_excess, verdict.worst_excess);
+        report->worst_row_rms = std::max(report->worst_row_rms, verdict.worst_row_rms);
+        report->worst_rel_l2 = std::max(report->worst_rel_l2, verdict.rel_l2);
+        report->worst_plain_rel_l2 = std::max(report->worst_plain_rel_l2, verdict.plain_rel_l2);
+        report->min_cosine = std::min(report->min_cosine, verdict.cosine);
+    }
+    return {};
+}
+
+void add_failures(const CaseRun& run, CaseReport* report) {
+    for (const std::string& failure : run.failures) {
+        if (failure.empty()) continue;
+        ++report->failed_ranks;
+        if (report->failure.empty()) report->failure = failure;
+    }
+}
+
+}  // namespace
+
+Status run_case(const CheckOptions& options, const std::string& suite,
+                const reference::SuiteCase& suite_case, int case_idx, WeightCache* cache,
+                CaseReport* report) {
+    const Clock::time_point begin = Clock::now();
+    *report = CaseReport{};
+    report->suite = suite;
+    report->name = suite_case.name;
+    CaseRun run;
+    run.suite_case = suite_case;
+    GCMOE_RETURN_IF_ERROR(change_ranks(options.ranks, &run.suite_case));
+    constexpr reference::CaseSize kSize = reference::CaseSize::kReduced;
+    run.shape = reference::case_shape(run.suite_case, kSize);
+    if (options.activation_scale == "ue8m0-k32") {
+        run.shape.activation_scale = ActivationScale::kUe8m0K32;
+    }
+    if (options.weight_placement == "after") {
+        run.shape.weight_placement = WeightPlacement::kAfterSecondGemm;
+    }
+    run.failures.resize(size_of(run.shape.num_ranks));
+    report->rank_checks = run.shape.num_ranks;
+    GCMOE_RETURN_IF_ERROR(
+        reference::make_all_inputs(run.suite_case, kSize, run.shape, &run.inputs));
+    count_inputs(run, report);
+    choose_plan(options, case_idx, &run, report);
+    GCMOE_RETURN_IF_ERROR(cache->find(run.suite_case, run.shape, &run.weights));
+    GCMOE_RETURN_IF_ERROR(create_operators(options, &run));
+    if (launch_and_compare(&run, report)) {
+        GCMOE_RETURN_IF_ERROR(judge(options, &run, report));
+    }
+    add_failures(run, report);
+    report->seconds = seconds_since(begin);
+    return {};
+}
+
+}  // namespace gcmoe::cli

@@ -1,0 +1,68 @@
+// gcmoe run: one MoE layer over all ranks, verified.
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <memory>
+
+#include "commands.hpp"
+#include "run_inputs.hpp"
+#include "run_layer.hpp"
+#include "run_options.hpp"
+#include "run_report.hpp"
+#include "run_verify.hpp"
+
+namespace gcmoe::cli {
+namespace {
+
+constexpr const char* kExamples = R"(Examples:
+  gcmoe run --model v4.1-flash --reduced 8 --tokens 16
+  gcmoe run --model v4.1-flash --tokens 1                       full size, touched experts only
+  gcmoe run --checkpoint /models/DeepSeek-V4.1-Flash --layer 3 --tokens 1 --ranks 8
+  gcmoe run --model gpt-oss-120b --reduced 8 --ranks 4 --tokens 0,1,2,3 --out /tmp/y.safetensors
+  gcmoe run --model glm-5.2 --reduced 8 --shared --tokens 64 --routing zipf:1.2 --mask 0.3
+  gcmoe run --model v4-flash --reduced 8 --inputs /tmp/inputs.safetensors --launches 5
+  gcmoe run --model v4-flash --reduced 8 --executor stepper --executor-seed 7
+The report's last word is `verified` only if every live token was compared in this process.)";
+
+Status run_layer(const RunOptions& options, int* exit_code) {
+    const auto begin = std::chrono::steady_clock::now();
+    GCMOE_RETURN_IF_ERROR(check_run_options(options));
+    LayerRun run;
+    GCMOE_RETURN_IF_ERROR(prepare_inputs(options, &run));
+    const Shape& shape = run.layer.shape;
+    if (!options.save_inputs_path.empty()) {
+        const IndexType index_type = operator_options(options, run.capacity).index_type;
+        GCMOE_RETURN_IF_ERROR(
+            save_inputs(options.save_inputs_path, shape, run.layer.hidden, index_type, run.inputs));
+    }
+    GCMOE_RETURN_IF_ERROR(pack_weights(options, &run));
+    GCMOE_RETURN_IF_ERROR(launch_layer(options, &run));
+    Verdict verdict;
+    GCMOE_RETURN_IF_ERROR(verify_run(options, &run, &verdict));
+    if (!options.out_path.empty()) {
+        GCMOE_RETURN_IF_ERROR(save_outputs(options.out_path, shape, run.layer.hidden, run.outputs));
+    }
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    if (options.console.json) {
+        print_run_json(options, run, verdict, seconds.count());
+    } else {
+        print_run_report(options, run, verdict, seconds.count());
+    }
+    const bool left_out = options.no_verify && run.difference.empty();
+    *exit_code = verdict.verified || left_out ? kExitDone : kExitFailed;
+    return {};
+}
+
+}  // namespace
+
+void add_run_command(CLI::App& app, int* exit_code) {
+    auto options = std::make_shared<RunOptions>();
+    CLI::App* run = app.add_subcommand("run", "Run one MoE layer over all ranks and verify it");
+    run->footer(kExamples);
+    add_run_options(*run, options.get());
+    run->callback([options, exit_code] {
+        const Status status = run_layer(*options, exit_code);
+        if (!status.ok()) *exit_code = report_error("run", status, options->console.json);
+    });
+}
+
+}  // namespace gcmoe::cli

@@ -1,0 +1,264 @@
+#include "run_layer.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <set>
+
+#include "gcmoe/capability.hpp"
+#include "gcmoe/stall_report.hpp"
+#include "reference/case_inputs.hpp"
+
+namespace gcmoe::cli {
+namespace {
+
+constexpr int kChunk = 128;
+// Experts kept between packing, reference and judge: a fifth of V4.1-Flash. Checkpoints on disk are
+// mapped, and cost no memory here.
+constexpr std::uint64_t kCacheBytes = std::uint64_t{2} << 30;
+
+std::size_t size_of(int value) { return static_cast<std::size_t>(value); }
+
+// Rows up to the common capacity: zeros and unused slots.
+void widen(const Shape& shape, int capacity, RankInputs* inputs) {
+    inputs->capacity = capacity;
+    const std::size_t rows = size_of(capacity);
+    inputs->x.resize(rows * size_of(shape.hidden), 0);
+    inputs->x_scale.resize(rows * size_of(shape.hidden / kChunk), 0);
+    inputs->topk_idx.resize(rows * size_of(shape.topk), -1);
+    inputs->topk_weight.resize(rows * size_of(shape.topk), 0.0F);
+}
+
+// The capacity of the buffers for so many tokens of a rank, if the backend can run the layer with
+// it.
+Status choose_capacity(const RunOptions& options, int most_tokens, LayerRun* run) {
+    if (options.capacity > 0 && most_tokens > options.capacity) {
+        return option_error("--capacity", std::to_string(options.capacity),
+                            fmt::format("is below the {} tokens of a rank", most_tokens));
+    }
+    run->capacity = options.capacity > 0 ? options.capacity : std::max(1, most_tokens);
+    return name_option(capability(run->layer.shape, operator_options(options, run->capacity)));
+}
+
+Status generate_inputs(const RunOptions& options, LayerRun* run) {
+    reference::SuiteCase suite_case;
+    GCMOE_RETURN_IF_ERROR(make_case(options, run->layer, &suite_case));
+    GCMOE_RETURN_IF_ERROR(choose_capacity(options, suite_case.capacity, run));
+    const Status status = reference::make_all_inputs(suite_case, reference::CaseSize::kFull,
+                                                     run->layer.shape, &run->inputs);
+    if (!status.ok()) {
+        return option_error("--routing", options.routing.value_or("uniform"), status.message());
+    }
+    return {};
+}
+
+Status read_inputs(const RunOptions& options, LayerRun* run) {
+    GCMOE_RETURN_IF_ERROR(
+        load_inputs(options.inputs_path, run->layer.shape, run->layer.hidden, &run->inputs));
+    int most = 0;
+    for (const RankInputs& inputs : run->inputs) most = std::max(most, inputs.num_tokens);
+    return choose_capacity(options, most, run);
+}
+
+Status check_present(const RunOptions& options, const LayerRun& run) {
+    const std::vector<int>& present = run.layer.present_experts;
+    if (present.empty()) return {};
+    for (const int expert : run.touched) {
+        if (std::binary_search(present.begin(), present.end(), expert)) continue;
+        return option_error(
+            "--checkpoint", options.layer.checkpoint,
+            fmt::format("holds {} of {} experts and not expert {}, which a token is routed to; "
+                        "give --inputs that stay within it",
+                        present.size(), run.layer.shape.num_experts, expert));
+    }
+    return {};
+}
+
+void count_slots(LayerRun* run) {
+    const Shape& shape = run->layer.shape;
+    std::set<int> touched;
+    for (const RankInputs& inputs : run->inputs) {
+        run->num_tokens += inputs.num_tokens;
+        run->num_slots += reference::num_live_slots(shape, inputs);
+        for (std::size_t slot = 0; slot < size_of(inputs.num_tokens) * size_of(shape.topk);
+             ++slot) {
+            const std::int64_t id = inputs.topk_idx[slot];
+            if (reference::slot_is_live(shape, id)) touched.insert(static_cast<int>(id));
+        }
+    }
+    run->touched.assign(touched.begin(), touched.end());
+    const auto weights =
+        3 * static_cast<std::uint64_t>(shape.hidden) * static_cast<std::uint64_t>(shape.inter);
+    run->touched_bytes = run->touched.size() * (weights / 2 + weights / 32);
+}
+
+void add_report(const PackReport& part, PackReport* sum) {
+    sum->num_experts += part.num_experts;
+    sum->packed_bytes += part.packed_bytes;
+    sum->num_row_form += part.num_row_form;
+    sum->num_chunk_form += part.num_chunk_form;
+    sum->num_changed_values += part.num_changed_values;
+    sum->worst_change = std::max(sum->worst_change, part.worst_change);
+}
+
+// Into the rank's symmetric memory.
+void fill_inputs(const Shape& shape, IndexType index_type, const RankInputs& inputs, Operator* op) {
+    const InputViews views = op->inputs();
+    const std::size_t scale_words = size_of(shape.hidden / kChunk);
+    for (int token = 0; token < inputs.num_tokens; ++token) {
+        const std::size_t row = size_of(token);
+        std::memcpy(views.x + row * size_of(views.x_stride),
+                    inputs.x.data() + row * size_of(shape.hidden), size_of(shape.hidden));
+        std::memcpy(views.x_scale + row * size_of(views.x_scale_stride),
+                    inputs.x_scale.data() + row * scale_words, scale_words * sizeof(std::uint32_t));
+    }
+    const std::size_t slots = size_of(inputs.num_tokens) * size_of(shape.topk);
+    for (std::size_t slot = 0; slot < slots; ++slot) {
+        const std::int64_t id = inputs.topk_idx[slot];
+        if (index_type == IndexType::kInt64) {
+            static_cast<std::int64_t*>(views.topk_idx)[slot] = id;
+        } else {
+            // A negative id stays one: the low half of some is not.
+            static_cast<std::int32_t*>(views.topk_idx)[slot] =
+                id < 0 ? -1 : static_cast<std::int32_t>(id);
+        }
+        views.topk_weight[slot] = inputs.topk_weight[slot];
+    }
+}
+
+Status create_operators(const RunOptions& options, LayerRun* run) {
+    const Shape& shape = run->layer.shape;
+    const OperatorOptions op_options = operator_options(options, run->capacity);
+    GCMOE_RETURN_IF_ERROR(Group::in_process(shape.num_ranks, group_options(options), &run->group));
+    for (int rank = 0; rank < shape.num_ranks; ++rank) {
+        std::unique_ptr<Operator> op;
+        GCMOE_RETURN_IF_ERROR(Operator::create(shape, run->weights[size_of(rank)], run->group, rank,
+                                               op_options, &op));
+        fill_inputs(shape, op_options.index_type, run->inputs[size_of(rank)], op.get());
+        GCMOE_RETURN_IF_ERROR(op->check_inputs(run->inputs[size_of(rank)].num_tokens));
+        run->ops.push_back(std::move(op));
+    }
+    return {};
+}
+
+// The first failure that a rank found by itself; ranks that only follow a peer say less.
+Status synchronize_all(LayerRun* run) {
+    Status first;
+    bool first_follows = false;
+    for (const std::unique_ptr<Operator>& op : run->ops) {
+        Status status = op->synchronize();
+        if (status.ok()) continue;
+        const bool follows =
+            status.code() == Code::kStalled && op->stall_report().cause == StallCause::kPeerFault;
+        if (first.ok() || (first_follows && !follows)) {
+            first = std::move(status);
+            first_follows = follows;
+        }
+    }
+    return first;
+}
+
+Status launch_once(LayerRun* run, std::vector<RankOutput>* outputs) {
+    const auto begin = std::chrono::steady_clock::now();
+    Status launched;
+    for (std::size_t rank = 0; rank < run->ops.size() && launched.ok(); ++rank) {
+        LaunchArgs args;
+        args.num_tokens = (*outputs)[rank].num_tokens;
+        args.y = (*outputs)[rank].y.data();
+        launched = run->ops[rank]->launch(args);
+    }
+    const Status finished = synchronize_all(run);
+    GCMOE_RETURN_IF_ERROR(launched);
+    GCMOE_RETURN_IF_ERROR(finished);
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    run->launch_s = seconds.count();
+    return {};
+}
+
+std::vector<RankOutput> empty_outputs(const LayerRun& run) {
+    constexpr std::uint16_t kNan = 0xFFFF;  // what a launch leaves unwritten shows
+    std::vector<RankOutput> outputs;
+    for (const RankInputs& inputs : run.inputs) {
+        const std::size_t elements =
+            size_of(std::max(inputs.num_tokens, 1)) * size_of(run.layer.shape.hidden);
+        outputs.push_back({inputs.num_tokens, std::vector<std::uint16_t>(elements, kNan)});
+    }
+    return outputs;
+}
+
+// "rank 2, token 0, column 17: ..." of the first element that differs, or empty.
+std::string find_difference(const LayerRun& run, int launch,
+                            const std::vector<RankOutput>& outputs) {
+    const std::size_t hidden = size_of(run.layer.shape.hidden);
+    for (std::size_t rank = 0; rank < outputs.size(); ++rank) {
+        const std::vector<std::uint16_t>& first = run.outputs[rank].y;
+        const std::vector<std::uint16_t>& now = outputs[rank].y;
+        for (std::size_t i = 0; i < first.size(); ++i) {
+            if (first[i] == now[i]) continue;
+            return fmt::format(
+                "launch {} gives {:#06x} at rank {}, token {}, column {}, launch 1 gave {:#06x}",
+                launch, now[i], rank, i / hidden, i % hidden, first[i]);
+        }
+    }
+    return {};
+}
+
+}  // namespace
+
+Status prepare_inputs(const RunOptions& options, LayerRun* run) {
+    int num_ranks = 0;
+    GCMOE_RETURN_IF_ERROR(count_ranks(options, &num_ranks));
+    GCMOE_RETURN_IF_ERROR(open_layer(options.layer, num_ranks, &run->layer));
+    run->source = std::make_unique<CachedSource>(run->layer.source.get(), kCacheBytes);
+    GCMOE_RETURN_IF_ERROR(options.inputs_path.empty() ? generate_inputs(options, run)
+                                                      : read_inputs(options, run));
+    for (RankInputs& inputs : run->inputs) widen(run->layer.shape, run->capacity, &inputs);
+    count_slots(run);
+    return check_present(options, *run);
+}
+
+Status pack_weights(const RunOptions& options, LayerRun* run) {
+    const Shape& shape = run->layer.shape;
+    PackOptions pack_options;
+    pack_options.allow_inexact = options.allow_inexact;
+    pack_options.only_experts = run->touched;
+    if (run->touched.empty()) {  // an empty list would mean all of them
+        const std::vector<int>& present = run->layer.present_experts;
+        pack_options.only_experts = {present.empty() ? 0 : present.front()};
+    }
+    ProgressBar bar("packing experts", pack_options.only_experts.size(), options.console.progress);
+    run->source->on_expert([&bar] { bar.advance(); });
+    Status status;
+    for (int rank = 0; rank < shape.num_ranks && status.ok(); ++rank) {
+        std::shared_ptr<const PackedWeights> weights;
+        PackReport report;
+        status = PackedWeights::pack(*run->source, shape, rank, pack_options, &weights, &report);
+        run->weights.push_back(std::move(weights));
+        add_report(report, &run->packed);
+    }
+    run->source->on_expert({});
+    if (status.code() == Code::kInexact) {
+        return {status.code(), status.message() + " (--allow-inexact rounds and counts)"};
+    }
+    return status;
+}
+
+Status launch_layer(const RunOptions& options, LayerRun* run) {
+    GCMOE_RETURN_IF_ERROR(create_operators(options, run));
+    ProgressBar bar("launches", static_cast<std::uint64_t>(options.launches),
+                    options.console.progress);
+    run->outputs = empty_outputs(*run);
+    GCMOE_RETURN_IF_ERROR(launch_once(run, &run->outputs));
+    bar.advance();
+    for (int launch = 2; launch <= options.launches && run->difference.empty(); ++launch) {
+        std::vector<RankOutput> outputs = empty_outputs(*run);
+        GCMOE_RETURN_IF_ERROR(launch_once(run, &outputs));
+        run->difference = find_difference(*run, launch, outputs);
+        bar.advance();
+    }
+    return {};
+}
+
+}  // namespace gcmoe::cli

@@ -1,0 +1,14 @@
+// What a run prints: a short report for people, or one JSON object.
+#pragma once
+
+#include "run_layer.hpp"
+#include "run_verify.hpp"
+
+namespace gcmoe::cli {
+
+void print_run_report(const RunOptions& options, const LayerRun& run, const Verdict& verdict,
+                      double seconds);
+void print_run_json(const RunOptions& options, const LayerRun& run, const Verdict& verdict,
+                    double seconds);
+
+}  // namespace gcmoe::cli

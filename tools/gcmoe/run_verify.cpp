@@ -1,0 +1,106 @@
+#include "run_verify.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "machine.hpp"
+#include "op/readback.hpp"
+#include "reference/judge.hpp"
+#include "reference/layer.hpp"
+
+namespace gcmoe::cli {
+namespace {
+
+// A rank's stages in its own memory, as the last launch left them; y is that of the first, whose
+// bits later launches repeated.
+reference::RankOutputs stages_of(const Shape& shape, const RankOutput& output, Operator* op) {
+    const Readback memory = readback(*op);
+    const layout::LocalMemory& local = memory.local;
+    reference::RankOutputs stages;
+    stages.max_tokens = static_cast<int>(memory.heap.max_tokens);
+    stages.act = memory.local_base + local.capture_act;
+    stages.act_scale =
+        reinterpret_cast<const std::uint32_t*>(memory.local_base + local.capture_act_scale);
+    stages.combine = memory.heap_base + memory.heap.combine;
+    stages.combine_stride = memory.heap.combine_stride;
+    stages.y = output.y.data();
+    stages.y_stride = static_cast<std::uint64_t>(shape.hidden);
+    if (shape.shared_inter > 0) {
+        stages.shared_act = memory.local_base + local.shared_act;
+        stages.shared_act_scale =
+            reinterpret_cast<const std::uint32_t*>(memory.local_base + local.shared_act_scale);
+        stages.shared_row =
+            reinterpret_cast<const std::uint16_t*>(memory.local_base + local.shared_row);
+    }
+    return stages;
+}
+
+Status judge(const RunOptions& options, LayerRun* run,
+             std::vector<reference::RankJudgement>* verdicts) {
+    reference::Problem problem;
+    problem.name = run->layer.title;
+    problem.shape = run->layer.shape;
+    problem.weights = run->source.get();
+    problem.inputs = &run->inputs;
+    problem.per_column = run->layer.weight_scales != "normal";
+    problem.num_threads = std::max(1, find_processor().threads);
+    ProgressBar bar("verifying experts", 2 * run->touched.size(), options.console.progress);
+    run->source->on_expert([&bar] { bar.advance(); });
+    std::vector<reference::RankOutputs> outputs;
+    for (std::size_t rank = 0; rank < run->ops.size(); ++rank) {
+        outputs.push_back(stages_of(problem.shape, run->outputs[rank], run->ops[rank].get()));
+    }
+    std::vector<reference::RankStages> stages;
+    Status status = reference::evaluate_layer(problem, &stages);
+    if (status.ok()) {
+        const std::vector<reference::RankExpected> expected =
+            reference::take_expected(std::move(stages));
+        status =
+            reference::judge_layer(problem, outputs, expected, reference::kCpuTolerance, verdicts);
+    }
+    run->source->on_expert({});
+    return status;
+}
+
+void add_verdict(const LayerRun& run, std::size_t rank, const reference::RankJudgement& judgement,
+                 Verdict* out) {
+    const bool live = run.inputs[rank].num_tokens > 0 &&
+                      (run.layer.shape.shared_inter > 0 || judgement.num_slots > 0);
+    out->num_slots += judgement.num_slots;
+    out->worst_stage_error = std::max(out->worst_stage_error, judgement.worst_stage_error);
+    if (live) {
+        out->has_error = true;
+        out->worst_rel_l2 = std::max(out->worst_rel_l2, judgement.rel_l2);
+        out->min_cosine = std::min(out->min_cosine, judgement.cosine);
+        out->plain_rel_l2 = std::max(out->plain_rel_l2, judgement.plain_rel_l2);
+    }
+    if (!judgement.ok && out->reason.empty()) out->reason = judgement.first_failure;
+    if (!judgement.ok && out->reason.empty()) out->reason = fmt::format("rank {} failed", rank);
+}
+
+}  // namespace
+
+Status verify_run(const RunOptions& options, LayerRun* run, Verdict* out) {
+    if (options.no_verify) {
+        out->reason = "not compared (--no-verify)";
+        if (!run->difference.empty()) out->reason = run->difference;
+        return {};
+    }
+    std::vector<reference::RankJudgement> judgements;
+    GCMOE_RETURN_IF_ERROR(judge(options, run, &judgements));
+    out->judged = true;
+    for (std::size_t rank = 0; rank < judgements.size(); ++rank) {
+        add_verdict(*run, rank, judgements[rank], out);
+    }
+    if (out->reason.empty() && out->num_slots != run->num_slots) {
+        out->reason =
+            fmt::format("{} of {} live slots were compared", out->num_slots, run->num_slots);
+    }
+    if (!run->difference.empty()) out->reason = run->difference;
+    out->verified = out->reason.empty();
+    return {};
+}
+
+}  // namespace gcmoe::cli
