@@ -127,9 +127,9 @@ void gated_batch(const ExpertMatrices<View>& expert, const Activation& activatio
         for (std::size_t j = 0; j < gates.rows; ++j) {
             const int column = begin + static_cast<int>(j);
             for (std::size_t i = 0; i < x.rows; ++i) {
-                gated->row(i)[column] =
-                    gated_from_sums(gates.row(j)[i], ups.row(j)[i], expert.gate_bias,
-                                    expert.up_bias, column, activation, weight[i]);
+                const double gate = with_bias(gates.row(j)[i], expert.gate_bias, column);
+                const double up = with_bias(ups.row(j)[i], expert.up_bias, column);
+                gated->row(i)[column] = numerics::swiglu_fp64(gate, up, activation) * weight[i];
             }
         }
     }

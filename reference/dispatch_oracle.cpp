@@ -342,6 +342,12 @@ void DispatchOracle::launch(const std::vector<RankInputs>& inputs) {
     }
 }
 
+void DispatchOracle::forget_ring() {
+    for (ExpectedMemory& memory : ranks_) {
+        for (std::vector<ExpectedRow>& block : memory.ring) block.clear();
+    }
+}
+
 int num_blocks_of_rank(const Shape& shape, const std::vector<RankInputs>& inputs, int rank,
                        int row_block) {
     std::vector<int> rows(size_of(shape.experts_per_rank()), 0);

@@ -70,6 +70,8 @@ class DispatchOracle {
     explicit DispatchOracle(const OracleConfig& config);
     // One launch of all ranks. Shapes: inputs (num_ranks).
     void launch(const std::vector<RankInputs>& inputs);
+    // Ring rows of earlier launches are no longer compared: somebody has overwritten them.
+    void forget_ring();
     [[nodiscard]] const OracleConfig& config() const { return config_; }
     [[nodiscard]] const ExpectedMemory& rank(int rank) const {
         return ranks_[static_cast<std::size_t>(rank)];

@@ -104,21 +104,19 @@ struct ExpertMatrices {
     const float* down_bias = nullptr;  // (hidden)
 };
 
-// What the second GEMM reads, before it becomes FP8 again: the activation of a column's gate and
-// up, times `weight` (1 for the shared expert and when the weight comes after the second GEMM).
-GCMOE_HD inline double gated_from_sums(double gate, double up, const float* gate_bias,
-                                       const float* up_bias, int column,
-                                       const Activation& activation, double weight) {
-    const double g = gate_bias != nullptr ? gate + static_cast<double>(gate_bias[column]) : gate;
-    const double u = up_bias != nullptr ? up + static_cast<double>(up_bias[column]) : up;
-    return numerics::swiglu_fp64(g, u, activation) * weight;
+// A GEMM's sum with its column's bias; bias may be null.
+GCMOE_HD inline double with_bias(double sum, const float* bias, int column) {
+    return bias != nullptr ? sum + static_cast<double>(bias[column]) : sum;
 }
 
+// What the second GEMM reads, before it becomes FP8 again: the activation of a column's gate and
+// up, times `weight` (1 for the shared expert and when the weight comes after the second GEMM).
 template <class View>
 GCMOE_HD double gated_value(const ExpertMatrices<View>& expert, int column, const CodedRow& x,
                             const Activation& activation, double weight) {
-    return gated_from_sums(dot(expert.gate, column, x), dot(expert.up, column, x), expert.gate_bias,
-                           expert.up_bias, column, activation, weight);
+    const double gate = with_bias(dot(expert.gate, column, x), expert.gate_bias, column);
+    const double up = with_bias(dot(expert.up, column, x), expert.up_bias, column);
+    return numerics::swiglu_fp64(gate, up, activation) * weight;
 }
 
 // A combine row's element before its rounding: `sum` is the second GEMM's.

@@ -12,6 +12,12 @@ namespace {
 // FP64 combine rows of one rank, (num_tokens, topk + 1, hidden); the shared expert's comes last.
 using PlainRows = std::vector<double>;
 
+// Where the batches leave what they have found; both (num_ranks).
+struct Results {
+    std::vector<RankStages>* stages;
+    std::vector<PlainRows>* plain;
+};
+
 std::size_t size_of(int value) { return static_cast<std::size_t>(value); }
 
 void allocate(const Problem& problem, std::vector<RankStages>* stages,
@@ -73,20 +79,19 @@ Matrix requantise_batch(const Problem& problem, const Batch& batch, const Matrix
 
 // Combine rows (or shared rows) of a batch from the second GEMM's sums, rounded and plain.
 void store_rows(const Problem& problem, const Batch& batch, const float* down_bias,
-                const Matrix& sums, const Matrix& plain_sums, std::vector<RankStages>* stages,
-                std::vector<PlainRows>* plain) {
+                const Matrix& sums, const Matrix& plain_sums, const Results& results) {
     const Shape& shape = problem.shape;
     const std::size_t hidden = size_of(shape.hidden);
     for (std::size_t i = 0; i < batch.rows.size(); ++i) {
         const Place& place = batch.rows[i];
-        RankStages& stage = (*stages)[size_of(place.rank)];
+        RankStages& stage = (*results.stages)[size_of(place.rank)];
         const bool is_shared = place.slot == kSharedSlot;
         const int last_slot = is_shared ? shape.topk : place.slot;
         std::uint16_t* row =
             is_shared ? stage.shared_row.data() + size_of(place.token) * hidden
                       : stage.combine.data() + slot_idx(shape, place.token, place.slot) * hidden;
         double* plain_row =
-            (*plain)[size_of(place.rank)].data() +
+            (*results.plain)[size_of(place.rank)].data() +
             (size_of(place.token) * size_of(shape.topk + 1) + size_of(last_slot)) * hidden;
         const float weight = routing_weight(problem, place);
         for (int h = 0; h < shape.hidden; ++h) {
@@ -99,18 +104,18 @@ void store_rows(const Problem& problem, const Batch& batch, const float* down_bi
 
 template <class View>
 void evaluate_batch(const Problem& problem, const Batch& batch, const ExpertMatrices<View>& expert,
-                    std::vector<RankStages>* stages, std::vector<PlainRows>* plain) {
+                    const Results& results) {
     Matrix x;
     std::vector<double> weight;
     load_batch(problem, batch, &x, &weight);
     Matrix gated;
     gated_batch(expert, problem.shape.activation, x, weight, &gated);
-    const Matrix act = requantise_batch(problem, batch, gated, stages);
+    const Matrix act = requantise_batch(problem, batch, gated, results.stages);
     Matrix sums;
     Matrix plain_sums;
     down_batch(expert, act, &sums);
     down_batch(expert, gated, &plain_sums);
-    store_rows(problem, batch, expert.down_bias, sums, plain_sums, stages, plain);
+    store_rows(problem, batch, expert.down_bias, sums, plain_sums, results);
 }
 
 // Sums the rows of every token of a rank. plain: unused slots hold zeros.
@@ -256,7 +261,7 @@ Status evaluate_layer(const Problem& problem, std::vector<RankStages>* out) {
     std::vector<Status> statuses(batches.size());
     for_each_item(batches.size(), problem.num_threads, [&](std::size_t i) {
         statuses[i] = reader.with(batches[i].expert, [&](const auto& expert) {
-            evaluate_batch(problem, batches[i], expert, out, &plain);
+            evaluate_batch(problem, batches[i], expert, {out, &plain});
         });
     });
     for (const Status& status : statuses) GCMOE_RETURN_IF_ERROR(status);

@@ -20,6 +20,7 @@ constexpr std::size_t kRoutedColumns = 19;
 constexpr std::size_t kSharedColumns = 21;
 
 constexpr int kReduction = 8;
+constexpr int kExpertMultiple = 8;
 
 // Splits one line at commas; "a,b" in quotes is one field.
 bool split_line(std::string_view line, std::vector<std::string>* fields) {
@@ -257,11 +258,11 @@ Shape case_shape(const SuiteCase& suite_case, CaseSize size) {
     const int divisor = keeps_inter(suite_case) ? 1 : kReduction;
     shape.hidden = nearest_multiple(suite_case.hidden, kReduction, 128, 128);
     shape.inter = nearest_multiple(suite_case.inter, divisor, 128, 128);
-    const int fewest = round_up(std::max(suite_case.topk, suite_case.ranks), suite_case.ranks);
-    shape.num_experts =
-        suite_case.cpu_experts != 0
-            ? suite_case.cpu_experts
-            : nearest_multiple(suite_case.experts, kReduction, suite_case.ranks, fewest);
+    shape.num_experts = suite_case.cpu_experts != 0
+                            ? suite_case.cpu_experts
+                            : nearest_multiple(suite_case.experts, kReduction, kExpertMultiple,
+                                               std::max(round_up(suite_case.topk, kExpertMultiple),
+                                                        kExpertMultiple));
     if (suite_case.shared_inter > 0) {
         shape.shared_inter = nearest_multiple(suite_case.shared_inter, divisor, 128, 128);
     }

@@ -80,9 +80,12 @@ void CpuRank::init_signals(const protocol::StartPoint& start) {
 
 void CpuRank::move_heap() {
     AlignedBytes fresh(setup_.heap.bytes);
-    std::memcpy(fresh.data(), heap_.data(), setup_.heap.bytes);  // the caller's inputs move along
+    const std::uint64_t inputs = setup_.heap.recv_count;  // the regions before are the caller's
+    std::memcpy(fresh.data(), heap_.data(), inputs);
+    if (setup_.poison) std::memset(fresh.data() + inputs, 0xFF, fresh.size() - inputs);
     old_heaps_.push_back(std::move(heap_));
     heap_ = std::move(fresh);
+    peers_ = {};  // they have moved, too; until connect(), signals are those of the new heap
 }
 
 layout::RankMemory CpuRank::memory(int plan_idx) const {

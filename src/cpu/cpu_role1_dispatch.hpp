@@ -101,6 +101,13 @@ inline std::uint32_t rows_of_expert(const layout::RankMemory& memory, std::uint3
     return rows;
 }
 
+// Moves the rows_left targets by the rows that each peer has sent.
+inline void set_targets(const layout::RankMemory& memory, const Scratch& scratch) {
+    for (std::uint32_t peer = 0; peer < memory.heap.num_ranks; ++peer) {
+        protocol::set_rows_target(memory, peer, scratch.counts[peer]);
+    }
+}
+
 // Block table, targets, number of blocks; `done` for peers without rows.
 template <SignalMemory M>
 void publish_blocks(const CpuLaunch& cpu, const Launch& launch, const Scratch& scratch) {
@@ -118,12 +125,8 @@ void publish_blocks(const CpuLaunch& cpu, const Launch& launch, const Scratch& s
         }
     }
     memory.state()->blocks_received += num_blocks;
-    const bool targets_first = protocol::keeps<M>(protocol::Rule::kTargetsBeforeBlocks);
-    if (!targets_first) protocol::publish_num_blocks<M>(memory, launch, num_blocks);
-    for (std::uint32_t peer = 0; peer < memory.heap.num_ranks; ++peer) {
-        protocol::set_rows_target(memory, peer, scratch.counts[peer]);
-    }
-    if (targets_first) protocol::publish_num_blocks<M>(memory, launch, num_blocks);
+    if (protocol::keeps<M>(protocol::Rule::kTargetsBeforeBlocks)) set_targets(memory, scratch);
+    protocol::publish_num_blocks<M>(memory, launch, num_blocks);
     for (std::uint32_t peer = 0; peer < memory.heap.num_ranks; ++peer) {
         if (scratch.counts[peer] == 0) protocol::publish_done_without_rows<M>(memory, launch, peer);
     }
@@ -160,6 +163,7 @@ template <SignalMemory M, class Walk>
         copied += memory.plan.row_block - rows;
     }
     if (copied != 0) protocol::TokenRing<M>::producer_commit(memory, block, copied);
+    M::pause(0);  // fewer cores than units: role 2 may start on this block now, not after the last
     times.last_work_ns = M::clock_ns();
     return true;
 }
@@ -202,6 +206,9 @@ bool role1_dispatch(const CpuLaunch& cpu, std::uint32_t unit) {
     }
     if (!protocol::role1_barrier<M>(cpu.memory, launch, 0, 1)) return false;
     if (!pull_rows<M>(cpu, launch)) return false;
+    if (unit == 0 && !protocol::keeps<M>(protocol::Rule::kTargetsBeforeBlocks)) {
+        set_targets(cpu.memory, cpu.dispatch_scratch[unit]);
+    }
     protocol::leave_role1<M>(cpu.memory);
     times.end_ns = M::clock_ns();
     return true;

@@ -99,20 +99,19 @@ template <protocol::SignalMemory M>
     const protocol::Block block = protocol::block_at(memory, launch, task.block);
     BlockTask work{.task = task.index};
     if (!find_block<M>(cpu, launch, block, &work)) return false;
-    if (!protocol::keeps<M>(Rule::kReadBeforeL2Release)) {
-        protocol::ActivationRing<M>::consumer_release(memory, block);
-    }
+    const bool reads_first = protocol::keeps<M>(Rule::kReadBeforeL2Release);
     for (std::uint32_t chunk_idx = 0; chunk_idx < memory.inter_chunks; ++chunk_idx) {
         if (!protocol::ActivationRing<M>::consumer_wait(memory, launch, block, chunk_idx))
             return false;
+        if (!reads_first && chunk_idx + 1 == memory.inter_chunks) {
+            protocol::ActivationRing<M>::consumer_release(memory, block);
+        }
         load_activation_chunk(cpu, work, chunk_idx, scratch);
     }
     const layout::Origin* origins = memory.act_origins(block.place);
     scratch->origins.assign(origins, origins + work.rows);
     work.origins = scratch->origins.data();
-    if (protocol::keeps<M>(Rule::kReadBeforeL2Release)) {
-        protocol::ActivationRing<M>::consumer_release(memory, block);
-    }
+    if (reads_first) protocol::ActivationRing<M>::consumer_release(memory, block);
     const bool stores_first = protocol::keeps<M>(Rule::kStoresBeforeRowsLeft);
     if (!stores_first) count_off_task<M>(cpu, launch, scratch);
     second_gemm(cpu, work, scratch);

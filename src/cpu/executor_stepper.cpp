@@ -14,8 +14,11 @@ namespace {
 // below e^-64.
 constexpr std::uint64_t kStuckStepsPerUnit = 64;
 
-// Virtual time that passes when all are stuck: past every deadline that is not infinite.
-constexpr std::uint64_t kDeadlineJumpNs = 1000ULL * 1000 * 1000 * 1000;
+// Virtual time that passes when all are stuck: 1 ms, then a sixteenth of what has passed so, until
+// the first deadline is over. A sixteenth, because waits for the own rank last an eighth longer:
+// who waits for a peer must find its own deadline over first.
+constexpr std::uint64_t kFirstJumpNs = 1000ULL * 1000;
+constexpr std::uint64_t kJumpShare = 16;
 
 }  // namespace
 
@@ -107,9 +110,14 @@ void Stepper::step_once() {
     const bool progress = clock.writes != last_writes_ || units_[unit_idx].fiber->finished();
     last_writes_ = clock.writes;
     idle_steps_ = progress ? 0 : idle_steps_ + 1;
-    if (progress) clock.now_ns += 1;
+    if (progress) {
+        clock.now_ns += 1;
+        stuck_ns_ = 0;
+    }
     if (idle_steps_ > kStuckStepsPerUnit * units_.size()) {
-        clock.now_ns += kDeadlineJumpNs;
+        const std::uint64_t jump = std::max(kFirstJumpNs, stuck_ns_ / kJumpShare);
+        clock.now_ns += jump;
+        stuck_ns_ += jump;
         idle_steps_ = 0;
     }
     if (units_[unit_idx].fiber->finished()) finish(unit_idx);

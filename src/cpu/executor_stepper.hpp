@@ -60,6 +60,7 @@ class Stepper final : public backend::Executor {
     std::uint64_t steps_ = 0;
     std::uint64_t idle_steps_ = 0;  // since the last signal write
     std::uint64_t last_writes_ = 0;
+    std::uint64_t stuck_ns_ = 0;  // virtual time passed by jumps since the last signal write
     std::vector<RankState> ranks_;
     std::vector<Unit> units_;  // started and not finished
 };

@@ -6,24 +6,38 @@ ThreadsExecutor::ThreadsExecutor(CpuRank* rank, const Roles& roles)
     : rank_(rank),
       roles_(roles),
       num_units_(rank->most_dispatch_units() + rank->most_compute_units()) {
-    for (std::uint32_t unit = 0; unit < num_units_; ++unit) {
-        threads_.emplace_back([this, unit] { unit_loop(unit); });
+    try {
+        for (std::uint32_t unit = 0; unit < num_units_; ++unit) {
+            threads_.emplace_back([this, unit] { unit_loop(unit); });
+        }
+    } catch (...) {  // no more threads on this machine
+        stop();
+        throw;
     }
 }
 
 ThreadsExecutor::~ThreadsExecutor() {
     drain();
+    stop();
+}
+
+void ThreadsExecutor::stop() {
     {
         const std::lock_guard<std::mutex> lock(mutex_);
-        stop_ = true;
+        stopping_ = true;
     }
     work_.notify_all();
     for (std::thread& thread : threads_) thread.join();
 }
 
+// A unit opens the launch, not the caller: `before` runs on the stream and may block there.
 void ThreadsExecutor::notify() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    if (stage_ == Stage::kIdle && !opening_) advance(&lock);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (can_open()) work_.notify_one();
+}
+
+bool ThreadsExecutor::can_open() {
+    return stage_ == Stage::kIdle && !opening_ && rank_->has_launch();
 }
 
 void ThreadsExecutor::drain() {
@@ -80,9 +94,13 @@ void ThreadsExecutor::unit_loop(std::uint32_t unit) {
     std::uint64_t seen = 0;
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
-        work_.wait(lock,
-                   [&] { return stop_ || (stage_ != Stage::kIdle && stage_number_ != seen); });
-        if (stop_) return;
+        const auto has_work = [&] { return stage_ != Stage::kIdle && stage_number_ != seen; };
+        work_.wait(lock, [&] { return stopping_ || has_work() || can_open(); });
+        if (stopping_) return;
+        if (!has_work()) {
+            advance(&lock);
+            continue;
+        }
         seen = stage_number_;
         const Stage stage = stage_;
         lock.unlock();

@@ -24,6 +24,9 @@ class ThreadsExecutor final : public RankExecutor {
     // What stands between the stages of a launch: the last unit to arrive opens the next stage.
     enum class Stage : std::uint8_t { kIdle, kRoles, kCombine };
 
+    void stop();
+    // With the lock: no launch is open and one waits.
+    bool can_open();
     void unit_loop(std::uint32_t unit);
     void run_unit(Stage stage, std::uint32_t unit);
     // Called with the lock held by the last unit of a stage, or to start from idle.
@@ -37,7 +40,7 @@ class ThreadsExecutor final : public RankExecutor {
     std::condition_variable idle_;
     Stage stage_ = Stage::kIdle;
     bool opening_ = false;  // a unit runs the host's callbacks
-    bool stop_ = false;
+    bool stopping_ = false;
     std::uint64_t stage_number_ = 0;
     std::uint32_t arrived_ = 0;
     const CpuLaunch* launch_ = nullptr;

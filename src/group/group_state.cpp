@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace gcmoe {
 namespace group {
 namespace {
@@ -23,7 +25,7 @@ std::string difference(int a_rank, const Configuration& a, int b_rank, const Con
 
 Status join(GroupState* group, const std::string& workspace, int rank, Member member) {
     const std::lock_guard<std::mutex> lock(group->mutex);
-    std::vector<Member>& members = group->workspaces[workspace];
+    std::vector<Member>& members = group->workspaces[workspace].members;
     members.resize(static_cast<std::size_t>(group->num_ranks));
     Member& own = members[static_cast<std::size_t>(rank)];
     if (own.backend != nullptr) {
@@ -37,15 +39,34 @@ Status join(GroupState* group, const std::string& workspace, int rank, Member me
     return {};
 }
 
-void leave(GroupState* group, const std::string& workspace, int rank) {
+void leave(GroupState* group, const std::string& workspace, int rank,
+           std::unique_ptr<backend::RankBackend> backend) {
+    Workspace ended;  // goes after the lock: backends join their threads
     const std::lock_guard<std::mutex> lock(group->mutex);
-    group->workspaces[workspace][static_cast<std::size_t>(rank)] = Member{};
+    Workspace& own = group->workspaces[workspace];
+    own.members[static_cast<std::size_t>(rank)] = Member{};
+    own.left.push_back(std::move(backend));
+    const bool last = std::all_of(own.members.begin(), own.members.end(),
+                                  [](const Member& member) { return member.backend == nullptr; });
+    if (!last) return;
+    ended = std::move(own);
+    group->workspaces.erase(workspace);
+}
+
+std::vector<std::shared_ptr<const PackedWeights>> joined_weights(GroupState* group,
+                                                                 const std::string& workspace) {
+    const std::lock_guard<std::mutex> lock(group->mutex);
+    std::vector<std::shared_ptr<const PackedWeights>> weights;
+    for (const Member& member : group->workspaces[workspace].members) {
+        weights.push_back(member.weights);
+    }
+    return weights;
 }
 
 Status find_peers(GroupState* group, const std::string& workspace, int rank,
                   layout::PeerTable* peers) {
     const std::lock_guard<std::mutex> lock(group->mutex);
-    const std::vector<Member>& members = group->workspaces[workspace];
+    const std::vector<Member>& members = group->workspaces[workspace].members;
     for (std::size_t i = 0; i < members.size(); ++i) {
         if (members[i].backend == nullptr) {
             return {Code::kBadConfig,

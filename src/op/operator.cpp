@@ -3,7 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <new>
+#include <system_error>
 
+#include "base/check.hpp"
 #include "cpu/cpu_rank.hpp"
 #include "gcmoe/capability.hpp"
 #include "group/group_state.hpp"
@@ -11,6 +15,7 @@
 #include "op/operator_state.hpp"
 #include "op/validate.hpp"
 #include "plan/choose_plan.hpp"
+#include "protocol/words.hpp"
 
 namespace gcmoe {
 namespace op {
@@ -121,6 +126,121 @@ Status take_bad_index(OperatorState* state) {
                         state->rank, id, token, slot, generation, state->shape.num_experts)};
 }
 
+// Public calls return statuses: what the machine refuses and our own broken promises, too.
+template <class Call>
+Status guarded(const OperatorState& state, const Call& call) {
+    try {
+        return call();
+    } catch (const std::bad_alloc&) {
+        return {Code::kUnsupported,
+                fmt::format("rank {}: no memory for {} symmetric + {} local bytes", state.rank,
+                            state.heap.bytes, state.local.bytes)};
+    } catch (const std::system_error& error) {
+        return {Code::kUnsupported, fmt::format("rank {}: no threads for its units: {}", state.rank,
+                                                error.what())};
+    } catch (const InternalError& error) {
+        return {Code::kInternal, error.what()};
+    }
+}
+
+// What the packed form depends on, as a sentence's part.
+std::string describe_weights(const Shape& shape, int rank) {
+    const bool fp32 = shape.activation_scale == ActivationScale::kFp32K128;
+    return fmt::format(
+        "rank {} of {} (hidden {}, inter {}, experts {}, shared {}, {} biases, {} activations)",
+        rank, shape.num_ranks, shape.hidden, shape.inter, shape.num_experts, shape.shared_inter,
+        shape.has_bias ? "with" : "without", fp32 ? "fp32_k128" : "ue8m0_k32");
+}
+
+Status check_weights(const PackedStorage& storage, const Shape& shape, int rank) {
+    const std::string packed = describe_weights(storage.shape, storage.rank);
+    const std::string wanted = describe_weights(shape, rank);
+    if (packed == wanted) return {};
+    return {Code::kBadConfig, fmt::format("weights were packed for {}, not for {}", packed, wanted)};
+}
+
+Status check_rank(const Shape& shape, const std::shared_ptr<const PackedWeights>& weights,
+                  const std::shared_ptr<Group>& group, int rank) {
+    if (weights == nullptr || group == nullptr) {
+        return {Code::kBadConfig, "weights and group must not be null"};
+    }
+    if (group->num_ranks() != shape.num_ranks || rank < 0 || rank >= shape.num_ranks) {
+        return {Code::kBadConfig,
+                fmt::format("rank = {} of num_ranks = {} does not fit a group of {} ranks", rank,
+                            shape.num_ranks, group->num_ranks())};
+    }
+    return check_weights(weights->storage(), shape, rank);
+}
+
+// Memory, units and signals of one rank.
+Status make_backend(OperatorState* state) {
+    return guarded(*state, [state]() -> Status {
+        GroupState& group = state->group->state();
+        const std::lock_guard<std::mutex> lock(group.mutex);  // ranks share the executor's slot
+        state->backend = cpu::make_cpu_rank(
+            {state->shape, state->rank, state->weights, state->heap, state->local, state->plans,
+             state->options.wait_limits, state->options.poison},
+            group.options, &group.executor);
+        state->backend->init_signals(start_point(state->options.start));
+        return {};
+    });
+}
+
+std::uint64_t load_signal(std::uint64_t* word) {
+    return std::atomic_ref<std::uint64_t>(*word).load(std::memory_order_acquire);
+}
+
+// The first rank whose counts of a generation have not arrived, or -1. A wait inside this rank may
+// run out first; what it waited for in the end is this rank.
+int missing_source(const OperatorState& state, std::uint32_t generation, std::uint32_t session) {
+    std::uint8_t* heap = state.backend->heap_base();
+    for (std::uint32_t source = 0; source < state.heap.num_ranks; ++source) {
+        for (std::uint32_t expert = 0; expert < state.heap.experts_per_rank; ++expert) {
+            const std::uint64_t word =
+                load_signal(state.heap.recv_count_word(heap, generation, source, expert));
+            const bool arrived = protocol::generation_of(word) == generation &&
+                                 protocol::session8_of(word) == (session & 0xFF);
+            if (!arrived) return static_cast<int>(source);
+        }
+    }
+    return -1;
+}
+
+// Who gave up first may have passed on nothing but its name: its own word in this rank's heap says
+// why, at which signal and because of whom. It may still be on its way.
+void complete_peer_fault(const OperatorState& state, StallReport* report) {
+    const std::uint64_t first = load_signal(state.heap.fault_word(
+        state.backend->heap_base(), static_cast<std::uint32_t>(report->peer)));
+    if (first != 0 && protocol::generation_of(first) == report->session) report->seen = first;
+    if (protocol::fault_culprit_of(report->seen) >= 0) return;
+    const auto signal = static_cast<std::uint32_t>(report->seen >> 24) & 0xFF;
+    report->seen =
+        protocol::fault_word(report->session, protocol::fault_cause_of(report->seen), signal,
+                             missing_source(state, report->generation, report->session));
+}
+
+// One id of the own list; `weights` of all ranks, null where a rank has not joined.
+Status check_id(const OperatorState& state,
+                const std::vector<std::shared_ptr<const PackedWeights>>& weights,
+                std::uint64_t slot) {
+    const auto topk = static_cast<std::uint64_t>(state.shape.topk);
+    const std::int64_t id = state.heap.expert_id(state.backend->heap_base(), slot);
+    const auto where = [&] {
+        return fmt::format("rank {}: topk_idx = {} at token {}, slot {}", state.rank, id,
+                           slot / topk, slot % topk);
+    };
+    if (id >= state.shape.num_experts) {
+        return {Code::kBadIndex, fmt::format("{} must be below num_experts = {} (negative = unused "
+                                             "slot)",
+                                             where(), state.shape.num_experts)};
+    }
+    if (id < 0) return {};
+    const auto owner = static_cast<std::size_t>(id / state.shape.experts_per_rank());
+    if (weights[owner] == nullptr || weights[owner]->has_expert(static_cast<int>(id))) return {};
+    return {Code::kBadInput,
+            fmt::format("{} names an expert whose weights rank {} has not packed", where(), owner)};
+}
+
 }  // namespace
 }  // namespace op
 
@@ -157,30 +277,7 @@ Status Operator::create(const Shape& shape, std::shared_ptr<const PackedWeights>
                         std::shared_ptr<Group> group, int rank, const OperatorOptions& options,
                         std::unique_ptr<Operator>* out) {
     GCMOE_RETURN_IF_ERROR(capability(shape, options));
-    if (weights == nullptr || group == nullptr) {
-        return {Code::kBadConfig, "weights and group must not be null"};
-    }
-    if (group->num_ranks() != shape.num_ranks || rank < 0 || rank >= shape.num_ranks) {
-        return {Code::kBadConfig,
-                fmt::format("rank = {} of num_ranks = {} does not fit a group of {} ranks", rank,
-                            shape.num_ranks, group->num_ranks())};
-    }
-    const PackedStorage& storage = weights->storage();
-    if (storage.rank != rank || storage.shape.hidden != shape.hidden ||
-        storage.shape.inter != shape.inter || storage.shape.num_experts != shape.num_experts ||
-        storage.shape.num_ranks != shape.num_ranks ||
-        storage.shape.shared_inter != shape.shared_inter ||
-        storage.shape.has_bias != shape.has_bias ||
-        storage.shape.activation_scale != shape.activation_scale) {
-        return {Code::kBadConfig,
-                fmt::format("weights were packed for rank {} of {} (hidden {}, inter {}, experts "
-                            "{}, shared {}), "
-                            "not for rank {} of {} (hidden {}, inter {}, experts {}, shared {})",
-                            storage.rank, storage.shape.num_ranks, storage.shape.hidden,
-                            storage.shape.inter, storage.shape.num_experts,
-                            storage.shape.shared_inter, rank, shape.num_ranks, shape.hidden,
-                            shape.inter, shape.num_experts, shape.shared_inter)};
-    }
+    GCMOE_RETURN_IF_ERROR(op::check_rank(shape, weights, group, rank));
     op::Blueprint blueprint;
     GCMOE_RETURN_IF_ERROR(op::make_blueprint(shape, options, &blueprint));
     auto state = std::make_unique<OperatorState>();
@@ -192,13 +289,10 @@ Status Operator::create(const Shape& shape, std::shared_ptr<const PackedWeights>
     state->heap = blueprint.heap;
     state->local = blueprint.local;
     state->plans = blueprint.plans;
-    state->backend = cpu::make_cpu_rank({shape, rank, weights, blueprint.heap, blueprint.local,
-                                         blueprint.plans, options.wait_limits, options.poison},
-                                        group->state().options, &group->state().executor);
-    state->backend->init_signals(op::start_point(options.start));
+    GCMOE_RETURN_IF_ERROR(op::make_backend(state.get()));
     GCMOE_RETURN_IF_ERROR(
         group::join(&group->state(), options.workspace, rank,
-                    {state->backend.get(), op::configuration(shape, options, blueprint)}));
+                    {state->backend.get(), op::configuration(shape, options, blueprint), weights}));
     *out = std::make_unique<Operator>(std::move(state));
     return {};
 }
@@ -207,7 +301,8 @@ Operator::Operator(std::unique_ptr<OperatorState> state) : state_(std::move(stat
 
 Operator::~Operator() {
     state_->backend->synchronize();
-    group::leave(&state_->group->state(), state_->options.workspace, state_->rank);
+    group::leave(&state_->group->state(), state_->options.workspace, state_->rank,
+                 std::move(state_->backend));
 }
 
 InputViews Operator::inputs() {
@@ -222,23 +317,17 @@ InputViews Operator::inputs() {
 }
 
 Status Operator::check_inputs(int num_tokens) {
-    const std::uint8_t* base = state_->backend->heap_base();
-    const int topk = state_->shape.topk;
     if (num_tokens < 0 || num_tokens > state_->options.max_tokens) {
         return {Code::kBadInput,
                 fmt::format("num_tokens = {} must be in 0..{} (the workspace's capacity)",
                             num_tokens, state_->options.max_tokens)};
     }
+    const auto weights =
+        group::joined_weights(&state_->group->state(), state_->options.workspace);
     const auto num_slots =
-        static_cast<std::uint64_t>(num_tokens) * static_cast<std::uint64_t>(topk);
+        static_cast<std::uint64_t>(num_tokens) * static_cast<std::uint64_t>(state_->shape.topk);
     for (std::uint64_t slot = 0; slot < num_slots; ++slot) {
-        const std::int64_t id = state_->heap.expert_id(base, slot);
-        if (id < state_->shape.num_experts) continue;
-        return {Code::kBadIndex,
-                fmt::format("rank {}: topk_idx = {} at token {}, slot {} must be below "
-                            "num_experts = {} (negative = unused slot)",
-                            state_->rank, id, slot / static_cast<std::uint64_t>(topk),
-                            slot % static_cast<std::uint64_t>(topk), state_->shape.num_experts)};
+        GCMOE_RETURN_IF_ERROR(op::check_id(*state_, weights, slot));
     }
     return {};
 }
@@ -261,23 +350,37 @@ Status Operator::launch(const LaunchArgs& args) {
     request.num_tokens = args.num_tokens;
     request.y = args.y;
     request.y_stride = args.y_stride == 0 ? state.shape.hidden : args.y_stride;
-    request.before = args.before;
-    request.after = args.after;
+    const std::uint64_t launch = ++state.num_launches;
+    request.before = op::guard_before(args.before, state.options.max_tokens, launch,
+                                      &state.callback_errors);
+    request.after = op::guard_after(args.after, launch, &state.callback_errors);
     return state.backend->launch(request);
 }
 
 Status Operator::synchronize() {
-    const bool finished = state_->backend->synchronize();
+    bool finished = false;
+    GCMOE_RETURN_IF_ERROR(op::guarded(*state_, [&]() -> Status {
+        finished = state_->backend->synchronize();
+        return {};
+    }));
     if (!finished) {
         state_->stalled = true;
         return {Code::kStalled, describe(stall_report())};
     }
+    GCMOE_RETURN_IF_ERROR(state_->callback_errors.take());
     return op::take_bad_index(state_.get());
 }
 
 StallReport Operator::stall_report() const {
-    return *reinterpret_cast<const StallReport*>(state_->backend->local_base() +
-                                                 state_->local.stall_report);
+    StallReport report = *reinterpret_cast<const StallReport*>(state_->backend->local_base() +
+                                                               state_->local.stall_report);
+    if (report.cause == StallCause::kDeadline && report.peer < 0) {
+        report.peer = op::missing_source(*state_, report.generation, report.session);
+    }
+    if (report.cause == StallCause::kPeerFault && report.peer >= 0) {
+        op::complete_peer_fault(*state_, &report);
+    }
+    return report;
 }
 
 Statistics Operator::statistics() const {
@@ -296,6 +399,9 @@ Statistics Operator::statistics() const {
 
 Status Operator::reset(const std::vector<Operator*>& all_ranks, bool move) {
     if (all_ranks.empty()) return {Code::kBadInput, "reset: no operators given"};
+    if (std::find(all_ranks.begin(), all_ranks.end(), nullptr) != all_ranks.end()) {
+        return {Code::kBadInput, "reset: an operator is null"};
+    }
     const OperatorState& first = *all_ranks.front()->state_;
     std::vector<bool> seen(static_cast<std::size_t>(first.shape.num_ranks));
     for (const Operator* op : all_ranks) {
@@ -324,7 +430,14 @@ Status Operator::reset(const std::vector<Operator*>& all_ranks, bool move) {
         start.session = std::max(start.session, words->session + 1);
     }
     for (Operator* op : all_ranks) {
-        if (move) op->state_->backend->move_heap();
+        OperatorState* state = op->state_.get();
+        if (!move) break;
+        GCMOE_RETURN_IF_ERROR(op::guarded(*state, [state]() -> Status {
+            state->backend->move_heap();
+            return {};
+        }));
+    }
+    for (Operator* op : all_ranks) {
         op->state_->options.start = StartState{start.generation, start.session, 0, 0, 0};
         op->state_->backend->init_signals(start);
         op->state_->connected = false;

@@ -8,6 +8,7 @@
 #include "backend/rank_backend.hpp"
 #include "gcmoe/operator.hpp"
 #include "layout/regions.hpp"
+#include "op/callback_guard.hpp"
 
 namespace gcmoe {
 
@@ -24,6 +25,8 @@ struct OperatorState {
     bool connected = false;
     bool stalled = false;  // refuses launches until reset
     int last_plan_idx = 0;
+    std::uint64_t num_launches = 0;  // accepted since creation
+    op::CallbackErrors callback_errors;
 };
 
 namespace op {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "gcmoe/stall_report.hpp"
+#include "protocol/words.hpp"
 
 namespace gcmoe {
 
@@ -92,6 +93,32 @@ std::string place_of(const StallReport& report) {
     return text;
 }
 
+const char* cause_name(StallCause cause) {
+    switch (cause) {
+        case StallCause::kNone:
+            return "no cause";
+        case StallCause::kDeadline:
+            return "a wait ran out";
+        case StallCause::kPeerFault:
+            return "a peer gave up";
+        case StallCause::kCorrupt:
+            return "a corrupt value";
+        case StallCause::kMissingExpert:
+            return "an expert without weights";
+    }
+    return "an unknown cause";
+}
+
+// What the fault word of who gave up first says: why, at which signal, because of whom.
+std::string describe_fault(std::uint64_t word) {
+    const auto cause = static_cast<StallCause>(protocol::fault_cause_of(word));
+    const auto signal = static_cast<Signal>(static_cast<std::uint32_t>(word >> 24) & 0xFF);
+    const int culprit = protocol::fault_culprit_of(word);
+    std::string text = fmt::format("{} in {}", cause_name(cause), signal_name(signal));
+    if (culprit >= 0) text += fmt::format(" of rank {}", culprit);
+    return text;
+}
+
 }  // namespace
 
 std::string describe(const StallReport& report) {
@@ -104,8 +131,8 @@ std::string describe(const StallReport& report) {
         case StallCause::kNone:
             return "no stall";
         case StallCause::kPeerFault:
-            return fmt::format("{}: rank {} gave up first (fault word {:#x}); {}", who, report.peer,
-                               report.seen, when);
+            return fmt::format("{}: rank {} gave up first ({}); {}", who, report.peer,
+                               describe_fault(report.seen), when);
         case StallCause::kDeadline:
             return fmt::format("{}: waited {:.3f} s for {}: expected {:#x}, seen {:#x}; {}", who,
                                static_cast<double>(report.waited_us) / 1e6, where, report.expected,

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <set>
 
 #include "layout/local_memory.hpp"
@@ -15,6 +16,8 @@ namespace {
 constexpr int kMaxInter = 64 * 128;
 // 16 bits of a block table entry name the local expert.
 constexpr int kMaxExpertsPerRank = 1 << 16;
+// Waits count nanoseconds in 64 bits; who wants to wait for longer means for ever.
+constexpr double kMaxWaitSeconds = 1e9;
 
 Status bad(const std::string& what) { return {Code::kBadConfig, what}; }
 
@@ -32,13 +35,24 @@ Status check_inter(const char* field, int value) {
                            kMaxInter));
 }
 
+// An enumerator that came in as a number (C, Python).
+Status check_known(const char* field, int value, int last) {
+    if (value <= last) return {};
+    return bad(fmt::format("{} = {} is unknown; known are 0..{}", field, value, last));
+}
+
+Status check_seconds(const char* field, double seconds) {
+    if (seconds >= 0 && seconds <= kMaxWaitSeconds) return {};
+    return bad(fmt::format("wait_limits: {} = {} must be in 0..1e9 seconds (0 = wait for ever)",
+                           field, seconds));
+}
+
 Status check_activation(const Activation& activation) {
     if (!(activation.clamp > 0.0F)) {
         return bad(fmt::format("activation.clamp = {} must be positive (infinity = off)",
                                activation.clamp));
     }
-    const float sum = activation.alpha + activation.beta;
-    if (!(sum - sum == 0.0F)) {
+    if (!std::isfinite(activation.alpha) || !std::isfinite(activation.beta)) {
         return bad(fmt::format("activation.alpha = {}, beta = {} must be finite", activation.alpha,
                                activation.beta));
     }
@@ -73,6 +87,10 @@ Status validate(const Shape& shape) {
         return bad(
             fmt::format("topk = {} must be in 1..num_experts = {}", shape.topk, shape.num_experts));
     }
+    GCMOE_RETURN_IF_ERROR(check_known("activation_scale", static_cast<int>(shape.activation_scale),
+                                      static_cast<int>(ActivationScale::kUe8m0K32)));
+    GCMOE_RETURN_IF_ERROR(check_known("weight_placement", static_cast<int>(shape.weight_placement),
+                                      static_cast<int>(WeightPlacement::kAfterSecondGemm)));
     return check_activation(shape.activation);
 }
 
@@ -90,7 +108,7 @@ Status validate(const Partition& partition, const Partition::Limits& limits, int
             fmt::format("compute_units = {} must be even; the share has {} units, dispatch took {}",
                         partition.compute_units, units_of_share, partition.dispatch_units));
     }
-    const int sum = partition.dispatch_units + partition.compute_units;
+    const std::int64_t sum = std::int64_t{partition.dispatch_units} + partition.compute_units;
     if (units_of_share != 0 && sum != units_of_share) {
         return bad(fmt::format(
             "dispatch_units + compute_units = {} + {} = {} must be {} (units of the share)",
@@ -116,19 +134,17 @@ Status validate_options(const Shape& shape, const OperatorOptions& options) {
         return bad(fmt::format("plans: {} given, at most {} per workspace", options.plans.size(),
                                layout::kMaxPlans));
     }
+    GCMOE_RETURN_IF_ERROR(check_known("index_type", static_cast<int>(options.index_type),
+                                      static_cast<int>(IndexType::kInt64)));
     std::set<std::string> names;
     for (const PlanOptions& plan : options.plans) {
+        if (plan.name.empty()) return bad("plans: a name is empty, so that no launch can ask for it");
         if (!names.insert(plan.name).second) {
             return bad(fmt::format("plans: the name '{}' is given twice", plan.name));
         }
     }
-    if (options.wait_limits.first_launch_s < 0 || options.wait_limits.steady_s < 0) {
-        return bad(
-            fmt::format("wait_limits: first_launch_s = {}, steady_s = {} must not be negative "
-                        "(0 = wait for ever)",
-                        options.wait_limits.first_launch_s, options.wait_limits.steady_s));
-    }
-    return {};
+    GCMOE_RETURN_IF_ERROR(check_seconds("first_launch_s", options.wait_limits.first_launch_s));
+    return check_seconds("steady_s", options.wait_limits.steady_s);
 }
 
 Status validate_launch(const OperatorOptions& options, const Shape& shape, const LaunchArgs& args) {
@@ -138,7 +154,8 @@ Status validate_launch(const OperatorOptions& options, const Shape& shape, const
                             args.num_tokens, options.max_tokens)};
     }
     if (args.y == nullptr && (args.num_tokens > 0 || args.before)) {
-        return {Code::kBadInput, fmt::format("y is null with num_tokens = {}", args.num_tokens)};
+        return {Code::kBadInput, fmt::format("y is null with num_tokens = {}{}", args.num_tokens,
+                                             args.before ? " and a before() that may raise it" : "")};
     }
     if (args.y_stride != 0 && args.y_stride < shape.hidden) {
         return {Code::kBadInput, fmt::format("y_stride = {} must be 0 or at least hidden = {}",

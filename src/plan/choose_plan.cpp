@@ -56,15 +56,28 @@ Status check_sizes(const Shape& shape, int max_tokens, const PlanOptions& option
                                "counted modulo 2^32)",
                                options.ring_blocks, kMaxRingBlocks));
     }
-    if (options.second_columns % layout::kChunk != 0 || options.second_columns < layout::kChunk) {
-        return bad(options, fmt::format("second_columns = {} must be a positive multiple of {}",
-                                        options.second_columns, layout::kChunk));
+    if (options.second_columns % layout::kChunk != 0 || options.second_columns < layout::kChunk ||
+        options.second_columns > shape.hidden) {
+        return bad(options, fmt::format("second_columns = {} must be a multiple of {} in {}..hidden "
+                                        "= {}",
+                                        options.second_columns, layout::kChunk, layout::kChunk,
+                                        shape.hidden));
     }
     if (options.lead_blocks < 1 || options.lead_blocks > options.ring_blocks) {
         return bad(options,
                    fmt::format("lead_blocks = {} must be in 1..ring_blocks = {} (else a block "
                                "waits for a later task)",
                                options.lead_blocks, options.ring_blocks));
+    }
+    const std::uint64_t rows_of_peer =
+        static_cast<std::uint64_t>(max_tokens) * static_cast<std::uint64_t>(shape.topk);
+    const int n2 = ceil_div(shape.hidden, options.second_columns);
+    if (rows_of_peer * static_cast<std::uint64_t>(n2) >> 32 != 0) {
+        return bad(options, fmt::format("second_columns = {} cuts hidden = {} into {} tasks: "
+                                        "max_tokens * topk * {} = {} must be below 2^32 "
+                                        "(rows_left counts in 32 bits)",
+                                        options.second_columns, shape.hidden, n2, n2,
+                                        rows_of_peer * static_cast<std::uint64_t>(n2)));
     }
     const std::uint64_t all = blocks_of_launch(shape, max_tokens, options.row_block);
     if (!options.overlap && static_cast<std::uint64_t>(options.ring_blocks) < all) {
@@ -74,6 +87,17 @@ Status check_sizes(const Shape& shape, int max_tokens, const PlanOptions& option
                                all, options.ring_blocks));
     }
     return {};
+}
+
+Status check_units(const PlanOptions& options, const Partition::Limits& limits) {
+    const Status status = validate(options.partition, limits, 0);
+    if (!status.ok()) return bad(options, status.message());
+    const std::int64_t dispatch = options.partition.dispatch_units;
+    const std::int64_t compute = options.partition.compute_units;
+    if (dispatch + compute <= kMaxUnits) return {};
+    return bad(options, fmt::format("dispatch_units + compute_units = {} + {} must be at most {} "
+                                    "(units of one rank)",
+                                    dispatch, compute, kMaxUnits));
 }
 
 }  // namespace
@@ -94,7 +118,7 @@ Status choose_plan(const Shape& shape, int max_tokens, const PlanOptions& option
         filled.partition.compute_units = std::max(limits.min_compute, 2);
     }
     GCMOE_RETURN_IF_ERROR(check_sizes(shape, max_tokens, filled));
-    GCMOE_RETURN_IF_ERROR(validate(filled.partition, limits, 0));
+    GCMOE_RETURN_IF_ERROR(check_units(filled, limits));
 
     plan->name = filled.name;
     plan->lead_blocks = static_cast<std::uint32_t>(filled.lead_blocks);

@@ -15,6 +15,9 @@ inline constexpr int kMaxRowBlock = 64;
 // A larger ring would not gain: more blocks than any launch of 72 ranks x 256 tokens needs.
 inline constexpr int kMaxRingBlocks = 1 << 20;
 
+// SMs of the largest GPU in sight, and threads of a rank that a machine can still start.
+inline constexpr int kMaxUnits = 1024;
+
 // Ring bytes to stay under when the ring is chosen: it should live in the L2 (60 MB on an H200)
 // beside the weights that stream through.
 inline constexpr std::uint64_t kRingBytes = 16ULL << 20;

@@ -18,7 +18,7 @@ template <SignalMemory M>
     std::uint64_t* word = &memory.words()->role1_arrived;
     M::add_acq_rel(word, std::uint64_t{1});
     if (!keeps<M>(Rule::kRankBarrier)) return true;
-    const WaitSite site{.signal = Signal::kRoleBarrier, .expected = target};
+    const WaitSite site{.signal = Signal::kRoleBarrier, .expected = target, .behind_counts = true};
     return wait_for<M, M>(memory, launch, site, word, [target](std::uint64_t value) {
         return value >= target ? Seen::kReady : Seen::kNotYet;
     });
@@ -35,7 +35,7 @@ template <SignalMemory M>
 [[nodiscard]] GCMOE_HD bool wait_role1_left(const layout::RankMemory& memory,
                                             const Launch& launch) {
     const std::uint64_t target = (launch.launches + 1) * memory.plan.dispatch_units;
-    const WaitSite site{.signal = Signal::kOverlapOff, .expected = target};
+    const WaitSite site{.signal = Signal::kOverlapOff, .expected = target, .behind_counts = true};
     return wait_for<M, M>(
         memory, launch, site, &memory.words()->role1_left,
         [target](std::uint64_t value) { return value >= target ? Seen::kReady : Seen::kNotYet; });

@@ -55,7 +55,8 @@ template <SignalMemory M>
 [[nodiscard]] GCMOE_HD bool wait_num_blocks(const layout::RankMemory& memory, const Launch& launch,
                                             std::uint32_t* num_blocks) {
     const WaitSite site{.signal = Signal::kNumBlocks,
-                        .expected = num_blocks_word(launch.generation, 0)};
+                        .expected = num_blocks_word(launch.generation, 0),
+                        .behind_counts = true};
     std::uint64_t seen = 0;
     const auto judge = [&launch](std::uint64_t value) {
         return generation_of(value) == launch.generation ? Seen::kReady : Seen::kNotYet;

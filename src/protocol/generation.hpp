@@ -40,8 +40,8 @@ GCMOE_HD void end_launch(const layout::RankMemory& memory, const Launch& launch,
     layout::PlanWords& words = *memory.words();
     const std::uint64_t units = memory.plan.compute_units;
     const std::uint64_t arrived = M::add_acq_rel(&words.role3_arrived, std::uint64_t{1}) + 1;
-    const bool last = arrived == (launch.launches + 1) * units;
-    if (!last && keeps<M>(Rule::kAdvanceLast)) return;
+    const std::uint64_t turn = keeps<M>(Rule::kAdvanceLast) ? units : 1;
+    if (arrived != launch.launches * units + turn) return;
     layout::StateWords& state = *memory.state();
     words.s0 = launch.s0 + num_blocks;
     words.launches = launch.launches + 1;

@@ -27,17 +27,24 @@ GCMOE_HD std::uint32_t* slot_list(const layout::RankMemory& memory, std::uint32_
                                       receive_half<M>(generation), source);
 }
 
-// Publishes counts[experts_per_rank] to one owner. Ordering: each word is a system-scope release;
-// the slot list for this owner has been stored before by this unit (R2).
+// Publishes one count. Ordering: a system-scope release; the slot list for this owner has been
+// stored before by this unit (R2; other threads of the unit: stores, then a barrier of the unit).
+template <SignalMemory M>
+GCMOE_HD void publish_count(const layout::RankMemory& memory, const Launch& launch,
+                            std::uint32_t owner, std::uint32_t expert, std::uint32_t count) {
+    if (count == 0 && !keeps<M>(Rule::kPublishZeroCounts)) return;
+    std::uint8_t* heap = memory.peers.heap(static_cast<int>(owner));
+    std::uint64_t* word = memory.heap.recv_count_word(heap, receive_half<M>(launch.generation),
+                                                      memory.rank(), expert);
+    M::Peer::store_release(word, count_word(launch.generation, launch.session, count));
+}
+
+// Publishes counts[experts_per_rank] to one owner.
 template <SignalMemory M>
 GCMOE_HD void publish_counts(const layout::RankMemory& memory, const Launch& launch,
                              std::uint32_t owner, const std::uint32_t* counts) {
-    std::uint8_t* heap = memory.peers.heap(static_cast<int>(owner));
     for (std::uint32_t expert = 0; expert < memory.heap.experts_per_rank; ++expert) {
-        if (counts[expert] == 0 && !keeps<M>(Rule::kPublishZeroCounts)) continue;
-        std::uint64_t* word = memory.heap.recv_count_word(heap, receive_half<M>(launch.generation),
-                                                          memory.rank(), expert);
-        M::Peer::store_release(word, count_word(launch.generation, launch.session, counts[expert]));
+        publish_count<M>(memory, launch, owner, expert, counts[expert]);
     }
 }
 
@@ -53,36 +60,57 @@ GCMOE_HD Seen judge_count(std::uint64_t word, std::uint32_t generation, std::uin
                                                                     : Seen::kNotYet;
 }
 
-// Waits for one source's words, checks them, and writes its counts and list offsets to local
-// memory. Returns false on a stall, and when the counts do not fit the source's list (R6).
+// Waits for the count word of one source and local expert.
+template <SignalMemory M>
+[[nodiscard]] GCMOE_HD bool wait_count(const layout::RankMemory& memory, const Launch& launch,
+                                       std::uint32_t source, std::uint32_t expert,
+                                       std::uint32_t* count) {
+    std::uint64_t* word = memory.heap.recv_count_word(
+        memory.own_heap(), receive_half<M>(launch.generation), source, expert);
+    const WaitSite site{.signal = Signal::kRecvCount,
+                        .expected = count_word(launch.generation, launch.session, 0),
+                        .peer = static_cast<std::int32_t>(source),
+                        .expert = static_cast<std::int32_t>(expert)};
+    std::uint64_t seen = 0;
+    const auto judge = [&launch](std::uint64_t value) {
+        return judge_count<M>(value, launch.generation, launch.session);
+    };
+    if (!wait_for<M, typename M::Peer>(memory, launch, site, word, judge, &seen)) return false;
+    *count = count_of(seen);
+    return true;
+}
+
+// From one source's counts to where each expert's entries start in its list. Returns false and
+// reports when the counts do not fit the list (R6).
+template <SignalMemory M>
+[[nodiscard]] GCMOE_HD bool locate_entries(const layout::RankMemory& memory, const Launch& launch,
+                                           std::uint32_t source, const std::uint32_t* counts,
+                                           std::uint32_t* offsets) {
+    std::uint64_t total = 0;
+    for (std::uint32_t expert = 0; expert < memory.heap.experts_per_rank; ++expert) {
+        offsets[expert] = static_cast<std::uint32_t>(total);
+        total += counts[expert];
+        if (total <= memory.heap.max_slots() || !keeps<M>(Rule::kCheckReceived)) continue;
+        const WaitSite site{.signal = Signal::kRecvCount,
+                            .expected = memory.heap.max_slots(),
+                            .peer = static_cast<std::int32_t>(source),
+                            .expert = static_cast<std::int32_t>(expert)};
+        report_stall<M>(memory, launch, site, StallCause::kCorrupt, total, 0);
+        return false;
+    }
+    return true;
+}
+
+// Waits for all words of one source and writes its counts and list offsets to local memory. Returns
+// false on a stall and when the counts do not fit.
 template <SignalMemory M>
 [[nodiscard]] GCMOE_HD bool receive_counts(const layout::RankMemory& memory, const Launch& launch,
                                            std::uint32_t source) {
     std::uint32_t* counts = memory.source_count(source);
-    std::uint32_t* offsets = memory.source_offset(source);
-    std::uint64_t total = 0;
     for (std::uint32_t expert = 0; expert < memory.heap.experts_per_rank; ++expert) {
-        std::uint64_t* word = memory.heap.recv_count_word(
-            memory.own_heap(), receive_half<M>(launch.generation), source, expert);
-        WaitSite site{.signal = Signal::kRecvCount,
-                      .expected = count_word(launch.generation, launch.session, 0),
-                      .peer = static_cast<std::int32_t>(source),
-                      .expert = static_cast<std::int32_t>(expert)};
-        std::uint64_t seen = 0;
-        const auto judge = [&launch](std::uint64_t value) {
-            return judge_count<M>(value, launch.generation, launch.session);
-        };
-        if (!wait_for<M, typename M::Peer>(memory, launch, site, word, judge, &seen)) return false;
-        counts[expert] = count_of(seen);
-        offsets[expert] = static_cast<std::uint32_t>(total);
-        total += counts[expert];
-        if (total > memory.heap.max_slots() && keeps<M>(Rule::kCheckReceived)) {
-            site.expected = memory.heap.max_slots();
-            report_stall<M>(memory, launch, site, StallCause::kCorrupt, total, 0);
-            return false;
-        }
+        if (!wait_count<M>(memory, launch, source, expert, &counts[expert])) return false;
     }
-    return true;
+    return locate_entries<M>(memory, launch, source, counts, memory.source_offset(source));
 }
 
 // Entry `list_idx` of a source's list: token * topk + slot. Ordering: after receive_counts and role

@@ -1,12 +1,14 @@
 // The ring's four signals. Each ring place holds token rows (x) and second-GEMM activations (act);
 // both are handed over and given back with the same four verbs.
 //
-// | signal         | each lap adds | who adds                | who waits, for what | |
-// l1_full_count  | BM rows       | role 1, rows it copied  | first GEMM, == (lap + 1) * BM | |
-// l1_empty_count | n1            | first GEMM, 1 per task  | role 1 before refilling x, == lap * n1
-// | | l2_full_mask   | flips n1 bits | first GEMM, bit = task  | second GEMM, bit j of chunk j !=
-// lap parity  | | l2_empty_count | n2            | second GEMM, 1 per task | first GEMM before
-// writing act, == lap * n2   |
+// l1_full_count: a lap adds BM rows, by role 1 for the rows it copied. The first GEMM waits for
+//   == (lap + 1) * BM.
+// l1_empty_count: a lap adds n1, one per first-GEMM task. Role 1 waits for == lap * n1 before it
+//   refills x.
+// l2_full_mask: a lap flips n1 bits, one per first-GEMM task. The second GEMM waits for bit j of
+//   chunk j to differ from the lap parity.
+// l2_empty_count: a lap adds n2, one per second-GEMM task. The first GEMM waits for == lap * n2
+//   before it writes activations and origins.
 //
 // Laps are compared modulo 2^32: counters wrap together with lap * n.
 #pragma once

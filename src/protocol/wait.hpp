@@ -39,6 +39,7 @@ struct WaitSite {
     std::int32_t peer = -1;
     std::int32_t expert = -1;
     std::int32_t block = -1;
+    bool behind_counts = false;  // waits for role 1, which may itself wait for a peer's counts
 };
 
 // Tells every rank, the own one too, that this rank has given up in this session.
@@ -89,7 +90,8 @@ GCMOE_HD int find_fault(const layout::RankMemory& memory, std::uint32_t session,
     return -1;
 }
 
-// A peer gave up: leave a report that names it (if this rank has none yet) and pass the fault on.
+// A peer gave up: leave a report (if this rank has none yet) and pass the fault on. `peer` may have
+// passed it on itself: its word then tells who gave up first, and the report names that rank.
 template <SignalMemory M>
 GCMOE_HD void report_peer_fault(const layout::RankMemory& memory, const Launch& launch,
                                 const WaitSite& site, int peer, std::uint64_t word,
@@ -97,7 +99,9 @@ GCMOE_HD void report_peer_fault(const layout::RankMemory& memory, const Launch& 
     if (peer == static_cast<int>(memory.rank())) return;  // reported by another unit of this rank
     WaitSite fault = site;
     fault.signal = Signal::kFault;
-    fault.peer = peer;
+    const bool passed_on =
+        fault_cause_of(word) == static_cast<std::uint32_t>(StallCause::kPeerFault);
+    fault.peer = passed_on ? fault_culprit_of(word) : peer;
     fault.expected = 0;
     report_stall<M>(memory, launch, fault, StallCause::kPeerFault, word, waited_ns);
 }
@@ -108,6 +112,8 @@ template <SignalMemory M, ScopedSignals Scope, class Word, class Judge>
 [[nodiscard]] GCMOE_HD bool wait_for(const layout::RankMemory& memory, const Launch& launch,
                                      const WaitSite& site, const Word* word, const Judge& judge,
                                      Word* seen = nullptr) {
+    // An eighth longer: the rank's one report should name the peer whose counts are missing.
+    const std::uint64_t limit_ns = launch.limit_ns + (site.behind_counts ? launch.limit_ns / 8 : 0);
     std::uint64_t start_ns = 0;
     for (std::uint32_t polls = 0;; ++polls) {
         Word value = Scope::load_relaxed(word);
@@ -131,7 +137,7 @@ template <SignalMemory M, ScopedSignals Scope, class Word, class Judge>
                 report_peer_fault<M>(memory, launch, site, peer, fault, now_ns - start_ns);
                 return false;
             }
-            if (launch.limit_ns != 0 && now_ns - start_ns > launch.limit_ns) {
+            if (launch.limit_ns != 0 && now_ns - start_ns > limit_ns) {
                 report_stall<M>(memory, launch, site, StallCause::kDeadline, value,
                                 now_ns - start_ns);
                 return false;

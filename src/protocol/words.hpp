@@ -56,6 +56,12 @@ GCMOE_HD constexpr std::uint32_t block_rows_of(std::uint64_t word) {
 GCMOE_HD constexpr std::uint32_t block_expert_of(std::uint64_t word) {
     return static_cast<std::uint32_t>(word) & 0xFFFF;
 }
+GCMOE_HD constexpr std::uint32_t fault_cause_of(std::uint64_t word) {
+    return static_cast<std::uint32_t>(word) & 0xFF;
+}
+GCMOE_HD constexpr int fault_culprit_of(std::uint64_t word) {
+    return static_cast<int>(static_cast<std::uint32_t>(word >> 8) & 0xFFFF) - 1;
+}
 GCMOE_HD constexpr std::uint32_t low_word(std::uint64_t word) {
     return static_cast<std::uint32_t>(word);
 }

@@ -116,6 +116,17 @@ TEST(Oracle, CountersMoveOnAndTheOtherHalfStays) {
     EXPECT_EQ(second.blocks_received, 6U);
 }
 
+TEST(Oracle, ForgetsTheRingOnly) {
+    Example example;
+    DispatchOracle oracle(example.config);
+    oracle.launch(example.inputs);
+    oracle.forget_ring();
+    EXPECT_TRUE(oracle.rank(0).ring[0].empty());
+    EXPECT_EQ(oracle.rank(0).s0, 3U);
+    oracle.launch(example.inputs);
+    EXPECT_FALSE(oracle.rank(0).ring[0].empty());
+}
+
 TEST(Oracle, CountsBlocksOfARank) {
     const Example example;
     EXPECT_EQ(num_blocks_of_rank(example.config.shape, example.inputs, 0, 2), 3);

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 #include <set>
+#include <thread>
 
 #include "check_expected.hpp"
 #include "op/readback.hpp"
@@ -228,6 +229,52 @@ void compare_launches(CaseRun* run) {
     }
 }
 
+// Before a launch, 0xFF (NaN) over everything that the launch must write before it reads: combine
+// rows always, the ring's data in poisoned cases.
+void poison_memory(const CaseRun& run) {
+    for (const std::unique_ptr<Operator>& op : run.ops) {
+        const Readback memory = readback(*op);
+        const layout::LocalMemory& local = memory.local;
+        const std::uint64_t slots = memory.heap.max_slots();
+        std::memset(memory.heap_base + memory.heap.combine, 0xFF,
+                    slots * memory.heap.combine_stride);
+        if (!run.suite_case.poison) continue;
+        const std::uint64_t rows = std::uint64_t{memory.plan.ring_blocks} * memory.plan.row_block;
+        const auto fill = [&](std::uint64_t offset, std::uint64_t row_bytes) {
+            std::memset(memory.local_base + offset, 0xFF, rows * row_bytes);
+        };
+        const auto hidden = static_cast<std::uint64_t>(run.shape.hidden);
+        const auto inter = static_cast<std::uint64_t>(run.shape.inter);
+        fill(local.ring_x, hidden);
+        fill(local.ring_x_scale, hidden / 128 * 4);
+        fill(local.ring_origin, sizeof(layout::Origin));
+        fill(local.ring_act, inter);
+        fill(local.ring_act_scale, inter / 128 * 4);
+        fill(local.act_origin, sizeof(layout::Origin));
+    }
+}
+
+// Nobody may have stored into combine rows of unused slots, or past the tokens.
+void compare_unused_rows(CaseRun* run) {
+    for (std::size_t rank = 0; rank < run->ops.size(); ++rank) {
+        const Readback memory = readback(*run->ops[rank]);
+        const RankInputs& inputs = run->inputs[rank];
+        const auto topk = static_cast<std::uint64_t>(run->shape.topk);
+        const std::uint64_t used = static_cast<std::uint64_t>(inputs.num_tokens) * topk;
+        for (std::uint64_t slot = 0; slot < memory.heap.max_slots(); ++slot) {
+            if (slot < used && reference::slot_is_live(run->shape, inputs.topk_idx[slot])) continue;
+            const std::uint16_t* row = memory.heap.combine_row(memory.heap_base, slot);
+            const auto is_untouched = [](std::uint16_t bits) { return bits == kUnwritten; };
+            if (std::all_of(row, row + run->shape.hidden, is_untouched)) continue;
+            note_failure(run, rank,
+                         fmt::format("case {}: rank {} token {} slot {} is unused, but somebody "
+                                     "stored into its combine row",
+                                     run->suite_case.name, rank, slot / topk, slot % topk));
+            break;
+        }
+    }
+}
+
 // Both launches with their dispatch buffers. False = nothing to judge.
 bool launch_and_compare(CaseRun* run, CaseReport* report) {
     const Readback memory = readback(*run->ops[0]);
@@ -245,11 +292,14 @@ bool launch_and_compare(CaseRun* run, CaseReport* report) {
     report->ring_blocks = config.ring_blocks;
     reference::DispatchOracle oracle(config);
     for (int launch = 0; launch < kNumLaunches; ++launch) {
+        poison_memory(*run);
+        if (run->suite_case.poison) oracle.forget_ring();
         const Clock::time_point launch_begin = Clock::now();
         if (!launch_all(launch, run, report)) return false;
         report->launch_s += seconds_since(launch_begin);
         oracle.launch(run->inputs);
         compare_with_oracle(oracle, launch, run);
+        compare_unused_rows(run);
     }
     compare_launches(run);
     for (const std::unique_ptr<Operator>& op : run->ops) {
@@ -303,6 +353,7 @@ Status judge(const CheckOptions& options, CaseRun* run, CaseReport* report) {
     problem.weights = run->weights->source.get();
     problem.inputs = &run->inputs;
     problem.per_column = run->suite_case.per_column();
+    problem.num_threads = static_cast<int>(std::max(2U, std::thread::hardware_concurrency()));
     std::vector<reference::RankExpected> expected;
     GCMOE_RETURN_IF_ERROR(find_expected(options, problem, report->suite, &expected));
     std::vector<reference::RankOutputs> outputs;
