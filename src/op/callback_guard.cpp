@@ -42,9 +42,10 @@ std::function<int()> guard_before(std::function<int()> before, int max_tokens, s
         std::string wrong = caught([&] { num_tokens = before(); });
         if (wrong.empty() && num_tokens >= 0 && num_tokens <= max_tokens) return num_tokens;
         if (wrong.empty()) {
-            wrong = fmt::format("returned num_tokens = {}, which must be in 0..{} (the workspace's "
-                                "capacity)",
-                                num_tokens, max_tokens);
+            wrong = fmt::format(
+                "returned num_tokens = {}, which must be in 0..{} (the workspace's "
+                "capacity)",
+                num_tokens, max_tokens);
         }
         errors->note(
             fmt::format("before() of launch {} {}; the launch ran with 0 tokens", launch, wrong));

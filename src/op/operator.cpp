@@ -136,8 +136,8 @@ Status guarded(const OperatorState& state, const Call& call) {
                 fmt::format("rank {}: no memory for {} symmetric + {} local bytes", state.rank,
                             state.heap.bytes, state.local.bytes)};
     } catch (const std::system_error& error) {
-        return {Code::kUnsupported, fmt::format("rank {}: no threads for its units: {}", state.rank,
-                                                error.what())};
+        return {Code::kUnsupported,
+                fmt::format("rank {}: no threads for its units: {}", state.rank, error.what())};
     } catch (const InternalError& error) {
         return {Code::kInternal, error.what()};
     }
@@ -156,7 +156,8 @@ Status check_weights(const PackedStorage& storage, const Shape& shape, int rank)
     const std::string packed = describe_weights(storage.shape, storage.rank);
     const std::string wanted = describe_weights(shape, rank);
     if (packed == wanted) return {};
-    return {Code::kBadConfig, fmt::format("weights were packed for {}, not for {}", packed, wanted)};
+    return {Code::kBadConfig,
+            fmt::format("weights were packed for {}, not for {}", packed, wanted)};
 }
 
 Status check_rank(const Shape& shape, const std::shared_ptr<const PackedWeights>& weights,
@@ -322,8 +323,7 @@ Status Operator::check_inputs(int num_tokens) {
                 fmt::format("num_tokens = {} must be in 0..{} (the workspace's capacity)",
                             num_tokens, state_->options.max_tokens)};
     }
-    const auto weights =
-        group::joined_weights(&state_->group->state(), state_->options.workspace);
+    const auto weights = group::joined_weights(&state_->group->state(), state_->options.workspace);
     const auto num_slots =
         static_cast<std::uint64_t>(num_tokens) * static_cast<std::uint64_t>(state_->shape.topk);
     for (std::uint64_t slot = 0; slot < num_slots; ++slot) {
@@ -351,8 +351,8 @@ Status Operator::launch(const LaunchArgs& args) {
     request.y = args.y;
     request.y_stride = args.y_stride == 0 ? state.shape.hidden : args.y_stride;
     const std::uint64_t launch = ++state.num_launches;
-    request.before = op::guard_before(args.before, state.options.max_tokens, launch,
-                                      &state.callback_errors);
+    request.before =
+        op::guard_before(args.before, state.options.max_tokens, launch, &state.callback_errors);
     request.after = op::guard_after(args.after, launch, &state.callback_errors);
     return state.backend->launch(request);
 }

@@ -138,7 +138,8 @@ Status validate_options(const Shape& shape, const OperatorOptions& options) {
                                       static_cast<int>(IndexType::kInt64)));
     std::set<std::string> names;
     for (const PlanOptions& plan : options.plans) {
-        if (plan.name.empty()) return bad("plans: a name is empty, so that no launch can ask for it");
+        if (plan.name.empty())
+            return bad("plans: a name is empty, so that no launch can ask for it");
         if (!names.insert(plan.name).second) {
             return bad(fmt::format("plans: the name '{}' is given twice", plan.name));
         }
@@ -154,8 +155,9 @@ Status validate_launch(const OperatorOptions& options, const Shape& shape, const
                             args.num_tokens, options.max_tokens)};
     }
     if (args.y == nullptr && (args.num_tokens > 0 || args.before)) {
-        return {Code::kBadInput, fmt::format("y is null with num_tokens = {}{}", args.num_tokens,
-                                             args.before ? " and a before() that may raise it" : "")};
+        return {Code::kBadInput,
+                fmt::format("y is null with num_tokens = {}{}", args.num_tokens,
+                            args.before ? " and a before() that may raise it" : "")};
     }
     if (args.y_stride != 0 && args.y_stride < shape.hidden) {
         return {Code::kBadInput, fmt::format("y_stride = {} must be 0 or at least hidden = {}",

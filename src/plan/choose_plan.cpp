@@ -58,10 +58,11 @@ Status check_sizes(const Shape& shape, int max_tokens, const PlanOptions& option
     }
     if (options.second_columns % layout::kChunk != 0 || options.second_columns < layout::kChunk ||
         options.second_columns > shape.hidden) {
-        return bad(options, fmt::format("second_columns = {} must be a multiple of {} in {}..hidden "
-                                        "= {}",
-                                        options.second_columns, layout::kChunk, layout::kChunk,
-                                        shape.hidden));
+        return bad(
+            options,
+            fmt::format("second_columns = {} must be a multiple of {} in {}..hidden "
+                        "= {}",
+                        options.second_columns, layout::kChunk, layout::kChunk, shape.hidden));
     }
     if (options.lead_blocks < 1 || options.lead_blocks > options.ring_blocks) {
         return bad(options,

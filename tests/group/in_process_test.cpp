@@ -80,9 +80,7 @@ std::vector<Difference> shape_differences() {
     return {
         {"Hidden", [](S* s, O*) { s->hidden = 384; }, {"hidden = 256", "hidden = 384"}},
         {"Inter", [](S* s, O*) { s->inter = 128; }, {"inter = 256", "inter = 128"}},
-        {"Experts",
-         [](S* s, O*) { s->num_experts = 8; },
-         {"num_experts = 16", "num_experts = 8"}},
+        {"Experts", [](S* s, O*) { s->num_experts = 8; }, {"num_experts = 16", "num_experts = 8"}},
         {"Topk", [](S* s, O*) { s->topk = 3; }, {"topk = 4", "topk = 3"}},
         {"Shared",
          [](S* s, O*) { s->shared_inter = 128; },
@@ -108,9 +106,7 @@ std::vector<Difference> shape_differences() {
 
 std::vector<Difference> option_differences() {
     return {
-        {"MaxTokens",
-         [](S*, O* o) { o->max_tokens = 5; },
-         {"max_tokens = 4", "max_tokens = 5"}},
+        {"MaxTokens", [](S*, O* o) { o->max_tokens = 5; }, {"max_tokens = 4", "max_tokens = 5"}},
         {"IndexType",
          [](S*, O* o) { o->index_type = IndexType::kInt32; },
          {"index_type = int64", "index_type = int32"}},
@@ -141,8 +137,7 @@ std::vector<Difference> option_differences() {
 std::string difference_name(const testing::TestParamInfo<Difference>& info) {
     return info.param.name;
 }
-INSTANTIATE_TEST_SUITE_P(Shapes, Mismatch, testing::ValuesIn(shape_differences()),
-                         difference_name);
+INSTANTIATE_TEST_SUITE_P(Shapes, Mismatch, testing::ValuesIn(shape_differences()), difference_name);
 INSTANTIATE_TEST_SUITE_P(Options, Mismatch, testing::ValuesIn(option_differences()),
                          difference_name);
 

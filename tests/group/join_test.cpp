@@ -104,14 +104,13 @@ TEST_F(Join, WeightsOfAnotherShape) {
 TEST_F(Join, TwiceIsRefusedAndTheFirstGoesOn) {
     ASSERT_TRUE(create(shape_, packed_layer(shape_)[0], 0).ok());
     std::unique_ptr<Operator> again;
-    expect_refused(Operator::create(shape_, packed_layer(shape_)[0], group_, 0, small_options(),
-                                    &again),
-                   Code::kBadConfig, {"'default'", "rank 0", "joined already", "workspace name"});
+    expect_refused(
+        Operator::create(shape_, packed_layer(shape_)[0], group_, 0, small_options(), &again),
+        Code::kBadConfig, {"'default'", "rank 0", "joined already", "workspace name"});
     EXPECT_EQ(again, nullptr);
     std::unique_ptr<Operator> other;
-    ASSERT_TRUE(Operator::create(shape_, packed_layer(shape_)[1], group_, 1, small_options(),
-                                 &other)
-                    .ok());
+    ASSERT_TRUE(
+        Operator::create(shape_, packed_layer(shape_)[1], group_, 1, small_options(), &other).ok());
     EXPECT_TRUE(op_->launch({}).ok());
     EXPECT_TRUE(other->launch({}).ok());
     EXPECT_TRUE(op_->synchronize().ok());
@@ -140,9 +139,8 @@ TEST_F(Join, MissingRankIsNamedUntilItComes) {
     expect_refused(op_->launch({}), Code::kBadConfig,
                    {"'default'", "rank 1 of 2", "has not created its operator"});
     std::unique_ptr<Operator> other;
-    ASSERT_TRUE(Operator::create(shape_, packed_layer(shape_)[1], group_, 1, small_options(),
-                                 &other)
-                    .ok());
+    ASSERT_TRUE(
+        Operator::create(shape_, packed_layer(shape_)[1], group_, 1, small_options(), &other).ok());
     EXPECT_TRUE(op_->launch({}).ok());
     EXPECT_TRUE(other->launch({}).ok());
     EXPECT_TRUE(op_->synchronize().ok());

@@ -58,8 +58,8 @@ inline std::vector<LayoutCase> layout_cases() {
 // Plan sizes that share one ring: the largest ring, the widest block, both ends of B.
 inline std::vector<layout::PlanMemory> layout_plans(const Shape& shape) {
     std::vector<layout::PlanMemory> plans;
-    for (const auto& [row_block, ring_blocks] : std::vector<std::pair<int, int>>{
-             {8, 1}, {64, 2}, {8, 32}, {24, 4}}) {
+    for (const auto& [row_block, ring_blocks] :
+         std::vector<std::pair<int, int>>{{8, 1}, {64, 2}, {8, 32}, {24, 4}}) {
         layout::PlanMemory plan;
         plan.row_block = static_cast<std::uint32_t>(row_block);
         plan.ring_blocks = static_cast<std::uint32_t>(ring_blocks);

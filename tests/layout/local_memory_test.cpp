@@ -31,8 +31,7 @@ class LocalLayout : public testing::TestWithParam<LayoutCase> {
         const LayoutCase& one = GetParam();
         list_ = RegionList();
         plans_ = test::layout_plans(one.shape);
-        local_ =
-            layout::make_local_memory(one.shape, {one.max_tokens, capture}, &plans_, &list_);
+        local_ = layout::make_local_memory(one.shape, {one.max_tokens, capture}, &plans_, &list_);
     }
     [[nodiscard]] RankMemory memory(const PlanMemory& plan) const {
         const LayoutCase& one = GetParam();

@@ -29,7 +29,7 @@ class Callbacks : public test::BothExecutors {
     Shape shape_ = small_shape(2);
     VirtualLayer layer_{shape_, group(), options_for(kCapacity)};
     AllInputs inputs_ = inputs_with(shape_, 81, {4, 5}, kCapacity);
-    std::vector<Rows> y_ = std::vector<Rows>(2, Rows(kCapacity * kHidden, 0xFFFF));
+    std::vector<Rows> y_ = std::vector<Rows>(2, Rows(kCapacity* kHidden, 0xFFFF));
 
     LaunchArgs args(int rank) {
         LaunchArgs args;
@@ -55,8 +55,7 @@ class Callbacks : public test::BothExecutors {
         return status;
     }
     [[nodiscard]] Rows rows(std::size_t rank, int tokens) const {
-        return {y_[rank].begin(),
-                y_[rank].begin() + static_cast<std::ptrdiff_t>(kHidden) * tokens};
+        return {y_[rank].begin(), y_[rank].begin() + static_cast<std::ptrdiff_t>(kHidden) * tokens};
     }
 };
 
@@ -113,9 +112,9 @@ TEST_P(Callbacks, TokensOutsideTheCapacityAreAnError) {
     constexpr int kMost = std::numeric_limits<int>::max();
     for (const int tokens : {kCapacity + 1, -1, kMost, std::numeric_limits<int>::min()}) {
         std::fill(y_[0].begin(), y_[0].end(), std::uint16_t{0xFFFF});
-        expect_refused(run_with([tokens] { return tokens; }), Code::kBadInput,
-                       {"before()", "num_tokens = " + std::to_string(tokens), "0..6",
-                        "ran with 0 tokens"});
+        expect_refused(
+            run_with([tokens] { return tokens; }), Code::kBadInput,
+            {"before()", "num_tokens = " + std::to_string(tokens), "0..6", "ran with 0 tokens"});
         EXPECT_EQ(y_[0], Rows(kCapacity * kHidden, 0xFFFF)) << "y is not touched";
         EXPECT_EQ(rows(1, 5), expected[1]) << "the peer has its result";
         EXPECT_TRUE(run_with([] { return 4; }).ok()) << "told once, and the workspace goes on";
@@ -138,8 +137,8 @@ TEST_P(Callbacks, BadLaunchIsNumberedAmongQueuedOnes) {
 }
 
 TEST_P(Callbacks, ExceptionsAreCaught) {
-    expect_refused(run_with([]() -> int { throw std::runtime_error("no batch"); }),
-                   Code::kBadInput, {"before() of launch 1", "'no batch'", "0 tokens"});
+    expect_refused(run_with([]() -> int { throw std::runtime_error("no batch"); }), Code::kBadInput,
+                   {"before() of launch 1", "'no batch'", "0 tokens"});
     expect_refused(run_with([]() -> int { throw 7; }), Code::kBadInput, {"before() of launch 2"});
     LaunchArgs first = args(0);
     first.after = [] { throw std::runtime_error("no reader"); };

@@ -80,8 +80,8 @@ class Formats : public testing::TestWithParam<Format> {
         if (shape_.shared_inter == 0) return out;
         out.shared_act = memory.local_base + memory.local.shared_act;
         out.shared_act_scale = words(memory.local.shared_act_scale);
-        out.shared_row = reinterpret_cast<const std::uint16_t*>(memory.local_base +
-                                                                memory.local.shared_row);
+        out.shared_row =
+            reinterpret_cast<const std::uint16_t*>(memory.local_base + memory.local.shared_row);
         return out;
     }
 
@@ -133,7 +133,10 @@ std::vector<Format> formats() {
     return {
         {"Plain", [](Shape*) {}},
         {"NoClamp", [](Shape* s) { s->activation = {}; }},
-        {"GptOssFormula", [](Shape* s) { s->activation = {7.0F, 1.702F, 1.0F}; }},
+        {"GptOssFormula",
+         [](Shape* s) {
+             s->activation = {7.0F, 1.702F, 1.0F};
+         }},
         {"Ue8m0Activations", [=](Shape* s) { s->activation_scale = kK32; }},
         {"WeightAfterSecondGemm", [=](Shape* s) { s->weight_placement = kAfter; }},
         {"Biases", [](Shape* s) { s->has_bias = true; }},

@@ -157,8 +157,7 @@ TEST_F(CheckInputs, AcceptsUsedAndUnusedSlots) {
 TEST_F(CheckInputs, NamesTokenSlotId) {
     stage(3 * 4 + 2, kHuge);
     expect_refused(layer_.op(0).check_inputs(kCapacity), Code::kBadIndex,
-                   {"rank 0", "topk_idx = 1099511627776", "token 3", "slot 2",
-                    "num_experts = 16"});
+                   {"rank 0", "topk_idx = 1099511627776", "token 3", "slot 2", "num_experts = 16"});
     EXPECT_TRUE(layer_.op(0).check_inputs(3).ok()) << "token 3 is not looked at";
 }
 

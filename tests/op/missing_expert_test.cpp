@@ -34,11 +34,10 @@ class MissingExpert : public test::BothExecutors {
         }
         for (int rank = 0; rank < kRanks; ++rank) {
             std::shared_ptr<const PackedWeights> weights;
-            ASSERT_TRUE(
-                PackedWeights::pack(*source, shape_, rank, pack, &weights, nullptr).ok());
+            ASSERT_TRUE(PackedWeights::pack(*source, shape_, rank, pack, &weights, nullptr).ok());
             EXPECT_EQ(weights->has_expert(kMissing), false);
-            ASSERT_TRUE(Operator::create(shape_, weights, group_, rank, options_, &ops_[rank])
-                            .ok());
+            ASSERT_TRUE(
+                Operator::create(shape_, weights, group_, rank, options_, &ops_[rank]).ok());
         }
         inputs_ = inputs_with(shape_, 21, {4, 4}, kCapacity);
         for (auto& rank : inputs_) {

@@ -54,9 +54,8 @@ Status launch_rank(VirtualLayer* layer, int rank, const OperatorOptions& options
                    const reference::RankInputs& inputs, Rows* y, const std::string& plan) {
     const Shape& shape = layer->shape();
     stage_inputs(&layer->op(rank), options.index_type, shape, inputs);
-    y->assign(
-        static_cast<std::size_t>(inputs.num_tokens) * static_cast<std::size_t>(shape.hidden),
-        0xFFFF);
+    y->assign(static_cast<std::size_t>(inputs.num_tokens) * static_cast<std::size_t>(shape.hidden),
+              0xFFFF);
     LaunchArgs args;
     args.num_tokens = inputs.num_tokens;
     args.y = y->data();

@@ -59,7 +59,7 @@ inline std::string executor_name(const testing::TestParamInfo<ExecutorKind>& inf
 
 }  // namespace gcmoe::test
 
-#define GCMOE_ON_BOTH_EXECUTORS(Suite)                                                           \
-    INSTANTIATE_TEST_SUITE_P(                                                                    \
-        , Suite, testing::Values(gcmoe::ExecutorKind::kThreads, gcmoe::ExecutorKind::kStepper),  \
+#define GCMOE_ON_BOTH_EXECUTORS(Suite)                                                          \
+    INSTANTIATE_TEST_SUITE_P(                                                                   \
+        , Suite, testing::Values(gcmoe::ExecutorKind::kThreads, gcmoe::ExecutorKind::kStepper), \
         gcmoe::test::executor_name)

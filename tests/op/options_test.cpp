@@ -96,8 +96,7 @@ TEST(OptionsAccepted, Limits) {
 TEST(Capability, UnknownBackend) {
     OperatorOptions options = options_for(8);
     options.backend = "tpu";
-    expect_refused(capability(small_shape(2), options), Code::kBadConfig,
-                   {"'tpu'", "cpu", "cuda"});
+    expect_refused(capability(small_shape(2), options), Code::kBadConfig, {"'tpu'", "cpu", "cuda"});
 }
 
 TEST(Capability, CudaIsRefusedWithAReason) {

@@ -20,8 +20,8 @@ using test::VirtualLayer;
 constexpr int kCapacity = 20;
 
 int draw(int round, int salt, int limit) {
-    const auto word = numerics::hash_combine(static_cast<std::uint64_t>(round),
-                                             static_cast<std::uint64_t>(salt));
+    const auto word =
+        numerics::hash_combine(static_cast<std::uint64_t>(round), static_cast<std::uint64_t>(salt));
     return static_cast<int>(word % static_cast<std::uint64_t>(limit));
 }
 

@@ -149,8 +149,8 @@ TEST_P(Reset, IsRefusedWithoutEveryRank) {
 TEST_P(Reset, IsRefusedOverTwoWorkspaces) {
     StallLayer one(group(), kShort);
     StallLayer other(group(), kShort);
-    expect_refused(Operator::reset({&one.op(0), &one.op(1), &other.op(2)}, false),
-                   Code::kBadInput, {"rank 2", "another workspace"});
+    expect_refused(Operator::reset({&one.op(0), &one.op(1), &other.op(2)}, false), Code::kBadInput,
+                   {"rank 2", "another workspace"});
 }
 
 GCMOE_ON_BOTH_EXECUTORS(Reset);

@@ -168,7 +168,8 @@ TEST_P(Routing, BadNumbersStayInTheirToken) {
     };
     damage([](auto* rank) { rank->x[2 * kHidden + 17] = 0x7F; });
     damage([](auto* rank) { rank->x_scale[2 * kHidden / 128] = numerics::float_to_bits(kNan); });
-    damage([](auto* rank) { rank->x_scale[2 * kHidden / 128] = numerics::float_to_bits(kInfinity); });
+    damage(
+        [](auto* rank) { rank->x_scale[2 * kHidden / 128] = numerics::float_to_bits(kInfinity); });
     damage([](auto* rank) { rank->topk_weight[2 * kTopk + 3] = kNan; });
     damage([](auto* rank) { rank->topk_weight[2 * kTopk + 1] = kInfinity; });
 }

@@ -17,7 +17,8 @@ class StallLayer {
     static constexpr int kRanks = 3;
     static constexpr int kCapacity = 5;
 
-    explicit StallLayer(const GroupOptions& group, const WaitLimits& limits = {60.0, kSteadySeconds});
+    explicit StallLayer(const GroupOptions& group,
+                        const WaitLimits& limits = {60.0, kSteadySeconds});
 
     // A launch of every rank; the bits must be right.
     void expect_good_launch(std::uint64_t seed);

@@ -150,8 +150,7 @@ TEST(StallOnStepper, IsInstantForEverySeed) {
         const test::Stopwatch watch;
         layer.launch({0, 2});
         for (const int rank : {0, 2}) {
-            expect_refused(layer.op(rank).synchronize(), Code::kStalled,
-                           {"recv_count", "rank 1"});
+            expect_refused(layer.op(rank).synchronize(), Code::kStalled, {"recv_count", "rank 1"});
         }
         EXPECT_LT(watch.seconds(), 2.0) << "seed " << seed;
     }

@@ -75,7 +75,8 @@ std::vector<Case> block_cases() {
         {"LeadOverRing",
          [](Options* o) { o->lead_blocks = 5; },
          {"lead_blocks = 5", "ring_blocks = 4", "later task"}},
-        {"RingTooSmallWithoutOverlap", [](Options* o) { o->overlap = false; },
+        {"RingTooSmallWithoutOverlap",
+         [](Options* o) { o->overlap = false; },
          // 2 ranks * 40 tokens * 4 slots over 8 experts: (320 + 8 * 15) / 16
          {"overlap off", "ring_blocks >= 27", "not 4"}},
     };
