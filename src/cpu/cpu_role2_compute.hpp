@@ -99,6 +99,7 @@ template <protocol::SignalMemory M>
     const protocol::Block block = protocol::block_at(memory, launch, task.block);
     BlockTask work{.task = task.index};
     if (!find_block<M>(cpu, launch, block, &work)) return false;
+    if (!protocol::ActivationRing<M>::consumer_acquire(memory, launch, block)) return false;
     const bool reads_first = protocol::keeps<M>(Rule::kReadBeforeL2Release);
     for (std::uint32_t chunk_idx = 0; chunk_idx < memory.inter_chunks; ++chunk_idx) {
         if (!protocol::ActivationRing<M>::consumer_wait(memory, launch, block, chunk_idx))

@@ -29,7 +29,7 @@ Status make_blueprint(const Shape& shape, const OperatorOptions& options, Bluepr
     for (const PlanOptions& one : plan_options) {
         backend::Plan plan;
         GCMOE_RETURN_IF_ERROR(
-            plan::choose_plan(shape, options.max_tokens, one, Partition::cpu_limits(), &plan));
+            plan::choose_plan(shape, options.max_tokens, one, plan::cpu_machine(), &plan));
         memories.push_back(plan.memory);
         out->plans.push_back(std::move(plan));
     }

@@ -27,14 +27,15 @@ std::uint64_t blocks_of_launch(const Shape& shape, int max_tokens, int row_block
     return std::max<std::uint64_t>(blocks, 1);
 }
 
-// As many blocks as a launch needs, within kRingBytes (overlap off: all of them, it cannot run
+// As many blocks as a launch needs, within ring_bytes (overlap off: all of them, it cannot run
 // otherwise).
-int choose_ring_blocks(const Shape& shape, int max_tokens, int row_block, bool overlap) {
-    const std::uint64_t all = std::bit_ceil(blocks_of_launch(shape, max_tokens, row_block));
-    if (!overlap) return static_cast<int>(all);
-    const std::uint64_t block_bytes = static_cast<std::uint64_t>(row_block) *
+int choose_ring_blocks(const Shape& shape, int max_tokens, const PlanOptions& options,
+                       std::uint64_t ring_bytes) {
+    const std::uint64_t all = std::bit_ceil(blocks_of_launch(shape, max_tokens, options.row_block));
+    if (!options.overlap) return static_cast<int>(all);
+    const std::uint64_t block_bytes = static_cast<std::uint64_t>(options.row_block) *
                                       static_cast<std::uint64_t>(shape.hidden + shape.inter);
-    const std::uint64_t fit = std::bit_floor(std::max<std::uint64_t>(kRingBytes / block_bytes, 2));
+    const std::uint64_t fit = std::bit_floor(std::max<std::uint64_t>(ring_bytes / block_bytes, 2));
     return static_cast<int>(std::min(all, fit));
 }
 
@@ -104,13 +105,13 @@ Status check_units(const PlanOptions& options, const Partition::Limits& limits) 
 }  // namespace
 
 Status choose_plan(const Shape& shape, int max_tokens, const PlanOptions& options,
-                   const Partition::Limits& limits, backend::Plan* plan) {
+                   const Machine& machine, backend::Plan* plan) {
+    const Partition::Limits& limits = machine.limits;
     PlanOptions filled = options;
     if (filled.row_block == 0) filled.row_block = choose_row_block(shape, max_tokens);
     if (filled.row_block < 1) return check_sizes(shape, max_tokens, filled);
     if (filled.ring_blocks == 0) {
-        filled.ring_blocks =
-            choose_ring_blocks(shape, max_tokens, filled.row_block, filled.overlap);
+        filled.ring_blocks = choose_ring_blocks(shape, max_tokens, filled, machine.ring_bytes);
     }
     if (filled.second_columns == 0) filled.second_columns = shape.hidden % 256 == 0 ? 256 : 128;
     if (filled.lead_blocks == 0) filled.lead_blocks = std::min(2, filled.ring_blocks);

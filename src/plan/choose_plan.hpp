@@ -18,13 +18,19 @@ inline constexpr int kMaxRingBlocks = 1 << 20;
 // SMs of the largest GPU in sight, and threads of a rank that a machine can still start.
 inline constexpr int kMaxUnits = 1024;
 
-// Ring bytes to stay under when the ring is chosen: it should live in the L2 (60 MB on an H200)
-// beside the weights that stream through.
-inline constexpr std::uint64_t kRingBytes = 16ULL << 20;
+// What a plan depends on beside the shape.
+struct Machine {
+    Partition::Limits limits;
+    // Ring bytes to stay under when the ring is chosen, so that rows stay in the cache that the
+    // units share. GPU: 16 MiB of the L2 (60 MB on an H200), beside the weights that stream
+    // through. CPU: half of a core's L2 (1 MiB).
+    std::uint64_t ring_bytes = 16ULL << 20;
+};
+constexpr Machine cpu_machine() { return {Partition::cpu_limits(), 512ULL << 10}; }
 
 // Fills what the options leave open and checks the whole. Signal offsets are filled by the layout
 // later. Errors: kBadConfig naming plan, field, value and limit.
 Status choose_plan(const Shape& shape, int max_tokens, const PlanOptions& options,
-                   const Partition::Limits& limits, backend::Plan* plan);
+                   const Machine& machine, backend::Plan* plan);
 
 }  // namespace gcmoe::plan

@@ -81,6 +81,22 @@ struct ActivationRing {
                                          std::uint32_t task) {
         M::xor_release(memory.l2_full_mask(block.place), std::uint64_t{1} << task);
     }
+    // Second GEMM, before its first chunk: all of its place's last lap has been read (R33). A mask
+    // bit tells two laps apart, not three: a task that looked while the last lap's bits were still
+    // to flip would take the lap before that for its own. Ordered, not equal: other tasks of this
+    // lap may have released already.
+    [[nodiscard]] static GCMOE_HD bool consumer_acquire(const layout::RankMemory& memory,
+                                                        const Launch& launch, const Block& block) {
+        if (!keeps<M>(Rule::kWaitLastLap)) return true;
+        const std::uint32_t target = block.lap * memory.plan.n2;
+        const std::uint32_t n2 = memory.plan.n2;
+        const auto judge = [target, n2](std::uint32_t value) {
+            if (value - target < n2) return Seen::kReady;
+            return judge_counter<M>(value, target);
+        };
+        return wait_for<M, M>(memory, launch, ring_site(Signal::kL2Empty, block, target),
+                              memory.l2_empty_count(block.place), judge);
+    }
     // Second GEMM: chunk `chunk_idx` may be read (R18, R19).
     [[nodiscard]] static GCMOE_HD bool consumer_wait(const layout::RankMemory& memory,
                                                      const Launch& launch, const Block& block,

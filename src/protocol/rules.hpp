@@ -44,6 +44,7 @@ enum class Rule : std::uint32_t {
     kWaitSharedReady,       // R30 the shared second GEMM waits for its row block
     kSharedTopUp,           // R31 idle row blocks gain n1_s as well
     kRankBarrier,           // R32 role 1's other units pull after the counts are in
+    kWaitLastLap,           // R33 the second GEMM waits until its place's last lap has been read
     kCount
 };
 

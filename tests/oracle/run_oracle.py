@@ -11,7 +11,7 @@ import sys
 import tempfile
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-VENV_PYTHON = os.path.join(REPOSITORY, "build", "oracle-venv", "bin", "python")
+VENV_PYTHON = os.path.join(REPOSITORY, "build", "venv", "bin", "python")
 SKIP = 77
 
 try:
@@ -21,7 +21,7 @@ except ImportError as missing:
         os.path.dirname(os.path.dirname(VENV_PYTHON))
     ):
         os.execv(VENV_PYTHON, [VENV_PYTHON] + sys.argv)
-    print(f"skipped: {missing} (./dev puts numpy and ml_dtypes into build/oracle-venv)")
+    print(f"skipped: {missing} (./dev puts numpy and ml_dtypes into build/venv)")
     sys.exit(SKIP)
 
 RANKS = 8

@@ -18,7 +18,7 @@ using plan::choose_plan;
 using test::expect_refused;
 
 constexpr int kMost = std::numeric_limits<int>::max();
-constexpr Partition::Limits kCpu = Partition::cpu_limits();
+constexpr plan::Machine kCpu = plan::cpu_machine();
 
 using Case = test::Refusal<PlanOptions>;
 class PlanRefusal : public testing::TestWithParam<Case> {};
@@ -126,7 +126,7 @@ void expect_sound(const Shape& shape, int max_tokens, const backend::Plan& plan)
     EXPECT_TRUE(std::has_single_bit(memory.ring_blocks));
     const std::uint64_t block_bytes =
         std::uint64_t{memory.row_block} * static_cast<std::uint64_t>(shape.hidden + shape.inter);
-    EXPECT_TRUE(memory.ring_blocks <= 2 || memory.ring_blocks * block_bytes <= plan::kRingBytes ||
+    EXPECT_TRUE(memory.ring_blocks <= 2 || memory.ring_blocks * block_bytes <= kCpu.ring_bytes ||
                 !plan.overlap);
     EXPECT_EQ(memory.n1, static_cast<std::uint32_t>(shape.inter / 128));
     EXPECT_LE(memory.n1, 64U);

@@ -206,6 +206,14 @@ TEST(Mutants, R31SharedTopUp) {
     EXPECT_TRUE(outcome.has(StallCause::kDeadline, Signal::kSharedReady)) << outcome.text();
 }
 
+// More workers than the tasks of two laps of the place: one looks at the mask a lap too early.
+TEST(Mutants, R33WaitLastLap) {
+    Scenario scenario = narrow_ring();
+    scenario.partition = {1, 6};
+    scenario.tokens = {{20, 12}};
+    expect_caught(Rule::kWaitLastLap, scenario);
+}
+
 TEST(Mutants, R32RankBarrier) {
     Scenario scenario = narrow_ring();
     scenario.partition.dispatch_units = 2;
