@@ -18,8 +18,10 @@ set(GCMOE_CUDA_FLAGS --expt-relaxed-constexpr --fmad=false
 if(GCMOE_WERROR)
     list(APPEND GCMOE_CUDA_FLAGS --Werror=all-warnings)
 endif()
-foreach(arch 90a 100a 103a)
-    list(APPEND GCMOE_CUDA_FLAGS -gencode=arch=compute_${arch},code=sm_${arch})
+set(GCMOE_SM90_FLAGS -gencode=arch=compute_90a,code=sm_90a)
+set(GCMOE_ALL_SM_FLAGS ${GCMOE_SM90_FLAGS})
+foreach(arch 100a 103a)
+    list(APPEND GCMOE_ALL_SM_FLAGS -gencode=arch=compute_${arch},code=sm_${arch})
 endforeach()
 
 set(shared_headers "")
@@ -40,4 +42,30 @@ file(GLOB cuda_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/cuda_compi
 add_library(gcmoe_cuda_compile OBJECT ${headers_cu} ${cuda_sources})
 target_include_directories(gcmoe_cuda_compile PRIVATE
     ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
-target_compile_options(gcmoe_cuda_compile PRIVATE ${GCMOE_CUDA_FLAGS})
+target_compile_options(gcmoe_cuda_compile PRIVATE ${GCMOE_CUDA_FLAGS} ${GCMOE_ALL_SM_FLAGS})
+
+# The roles as kernels, sm_90a.
+file(GLOB_RECURSE role_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/cuda/*.cu")
+add_library(gcmoe_cuda STATIC ${role_sources})
+target_include_directories(gcmoe_cuda PUBLIC
+    ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+target_compile_options(gcmoe_cuda PRIVATE
+    $<$<COMPILE_LANGUAGE:CUDA>:${GCMOE_CUDA_FLAGS} ${GCMOE_SM90_FLAGS}>)
+
+# tests/cuda: what needs a GPU; without one each test skips, and is counted as skipped.
+file(GLOB gpu_test_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/cuda/*.cu")
+if(gpu_test_sources)
+    find_package(GTest REQUIRED)
+    include(GoogleTest)
+    enable_testing()
+    add_executable(test_cuda ${gpu_test_sources})
+    target_include_directories(test_cuda PRIVATE
+        ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
+    target_compile_options(test_cuda PRIVATE
+        $<$<COMPILE_LANGUAGE:CUDA>:${GCMOE_CUDA_FLAGS} ${GCMOE_SM90_FLAGS}>)
+    target_link_libraries(test_cuda PRIVATE
+        gcmoe_cuda gcmoe_reference gcmoe fmt::fmt Threads::Threads GTest::gtest_main)
+    set_target_properties(test_cuda PROPERTIES
+        RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests" BUILD_RPATH "$ORIGIN")
+    gtest_discover_tests(test_cuda DISCOVERY_MODE PRE_TEST PROPERTIES LABELS cuda TIMEOUT 600)
+endif()

@@ -8,7 +8,6 @@ file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/generated/gcmoe-config.cmake" @ONLY
 "include(CMakeFindDependencyMacro)
 find_dependency(Threads)
 find_dependency(fmt)
-find_dependency(hwy)
 include(\"\${CMAKE_CURRENT_LIST_DIR}/gcmoe_targets.cmake\")
 ")
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/generated/gcmoe-config-version.cmake"

@@ -12,7 +12,7 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 # No contraction: a * b + c must round twice on every compiler, or bit-true comparisons fail.
 set(GCMOE_CODE_FLAGS -ffp-contract=off)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
-    # One baseline for every machine; wider vectors come from Highway's run-time dispatch.
+    # One baseline for every machine.
     list(APPEND GCMOE_CODE_FLAGS -march=x86-64-v2)
 endif()
 set(GCMOE_WARNING_FLAGS -Wall -Wextra -Wshadow -Wpedantic)

@@ -11,7 +11,8 @@ namespace gcmoe {
 // How the CPU backend runs the units of its ranks.
 enum class ExecutorKind : std::uint8_t {
     kThreads,  // one thread per unit
-    kStepper,  // one thread for all; a seed draws who makes the next signal access
+    kStepper,  // one thread for all; a seed draws who makes the next signal access. All calls on
+               // all ranks' operators must come from one host thread.
 };
 
 struct GroupOptions {

@@ -73,8 +73,8 @@ struct LaunchArgs {
     std::int64_t y_stride = 0;   // elements between rows; 0 = hidden
     std::string plan;            // empty = first plan
     // CPU: run on the rank's stream before role 1 of this launch (fill the inputs; may return
-    // another num_tokens), and after role 3. The soak tests change tokens between launches with
-    // them.
+    // another num_tokens, for which y must have room), and after role 3. A bad number of tokens or
+    // an exception runs the launch with 0 tokens; the next synchronize returns kBadInput.
     std::function<int()> before;
     std::function<void()> after;
 };
@@ -94,10 +94,10 @@ struct LaunchTimes {
 struct Statistics {
     std::uint32_t generation = 0;
     std::uint32_t session = 0;
-    std::uint64_t rows = 0;    // ring rows since creation
-    std::uint64_t blocks = 0;  // ring blocks since creation
-    std::uint64_t laps = 0;    // times a ring place of the last launch's plan was used again
-    LaunchTimes times;         // last launch
+    std::uint64_t rows = 0;                  // ring rows since creation
+    std::uint64_t blocks = 0;                // ring blocks since creation
+    std::uint64_t laps = 0;                  // whole turns of the ring of the last launch's plan
+    LaunchTimes times;                       // last launch
     std::vector<std::uint64_t> expert_rows;  // (experts_per_rank) rows received since creation
 };
 
@@ -125,6 +125,8 @@ class Operator {
     explicit Operator(std::unique_ptr<OperatorState> state);
     ~Operator();
 
+    // Where to put the inputs of the next launch. Ask again after reset(move): the memory has
+    // moved.
     [[nodiscard]] InputViews inputs();
     // Reads the ids of the first num_tokens rows. Errors: kBadIndex naming token, slot and id;
     // kBadInput if an id's expert was not packed.
@@ -136,6 +138,7 @@ class Operator {
     // Waits for all queued launches. Errors: kStalled with the stall report, kBadIndex (first bad
     // id; the slot counted as unused).
     Status synchronize();
+    // After synchronize(): running roles write what these two read.
     [[nodiscard]] StallReport stall_report() const;
     [[nodiscard]] Statistics statistics() const;
 

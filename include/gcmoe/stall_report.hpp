@@ -38,6 +38,7 @@ enum class StallCause : std::uint32_t {
     kPeerFault,      // a peer gave up first
     kCorrupt,        // a signal or a received value that no working rank can write
     kMissingExpert,  // rows arrived for an expert whose weights were not packed
+    kNoMemory,       // a unit threw, for want of memory as a rule
 };
 
 // Plain words, so that a kernel can write it to host-visible memory. -1 = does not apply.

@@ -15,7 +15,7 @@ enum class Code {
     kInexact,        // weights that the packed form cannot hold exactly
     kUnsupported,    // right, but not on this machine or backend
     kStalled,        // a bounded wait ran out, or a peer gave up
-    kBusy,           // the workspace is in use, or refuses launches after a fault
+    kBusy,           // the workspace refuses launches until it is reset after a fault
     kInternal,       // a broken promise of this library: a bug
 };
 

@@ -66,8 +66,9 @@ class WeightSource {
 struct PackOptions {
     // Scales that no exact window holds: false = error kInexact, true = round to nearest and count.
     bool allow_inexact = false;
-    // Global ids of the experts to pack; empty = all experts of the rank. A launch that routes to
-    // an expert left out fails with kBadInput before it starts.
+    // Global ids of the experts to pack; empty = all experts of the rank. Operator::check_inputs
+    // refuses ids of experts left out (kBadInput); a launch that routes to one all the same stalls
+    // (StallCause::kMissingExpert).
     std::vector<int> only_experts;
 };
 

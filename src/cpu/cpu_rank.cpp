@@ -10,8 +10,10 @@
 namespace gcmoe::cpu {
 namespace {
 
+// Zero means for ever, so that a limit below a nanosecond counts as one.
 std::uint64_t limit_ns(double seconds) {
-    return seconds <= 0 ? 0 : static_cast<std::uint64_t>(seconds * 1e9);
+    if (seconds <= 0) return 0;
+    return std::max(static_cast<std::uint64_t>(seconds * 1e9), std::uint64_t{1});
 }
 
 // Microseconds from `start` to `ns`; -1 if it did not happen.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.hpp"
+#include "cpu/run_guarded.hpp"
 #include "cpu/stepper_memory.hpp"
 #include "numerics/hash.hpp"
 
@@ -51,14 +52,19 @@ Stepper::RankState* Stepper::find(CpuRank* rank) {
 void Stepper::start(RankState* state, std::uint32_t index, bool is_dispatch) {
     CpuRank* rank = state->rank;
     const CpuLaunch* launch = state->launch;
-    auto* role = is_dispatch ? roles_.dispatch
-                             : (state->stage == Stage::kRoles ? roles_.compute : roles_.combine);
+    Role role = Role::kDispatch;
+    RoleFunction function = roles_.dispatch;
+    if (!is_dispatch) {
+        const bool computes = state->stage == Stage::kRoles;
+        role = computes ? Role::kCompute : Role::kCombine;
+        function = computes ? roles_.compute : roles_.combine;
+    }
     Unit unit;
     unit.rank = rank;
     unit.index = index;
     unit.is_dispatch = is_dispatch;
-    unit.fiber = std::make_unique<Fiber>([rank, launch, role, index] {
-        if (!role(*launch, index)) rank->note_failure();
+    unit.fiber = std::make_unique<Fiber>([rank, launch, function, role, index] {
+        if (!run_guarded(function, *launch, role, index)) rank->note_failure();
     });
     units_.push_back(std::move(unit));
     ++state->running;

@@ -1,5 +1,7 @@
 #include "cpu/executor_threads.hpp"
 
+#include "cpu/run_guarded.hpp"
+
 namespace gcmoe::cpu {
 
 ThreadsExecutor::ThreadsExecutor(CpuRank* rank, const Roles& roles)
@@ -80,12 +82,13 @@ void ThreadsExecutor::run_unit(Stage stage, std::uint32_t unit) {
     bool finished = true;
     if (unit < most_dispatch) {
         if (stage == Stage::kRoles && unit < plan.dispatch_units) {
-            finished = roles_.dispatch(*launch_, unit);
+            finished = run_guarded(roles_.dispatch, *launch_, Role::kDispatch, unit);
         }
     } else if (unit - most_dispatch < plan.compute_units) {
         const std::uint32_t worker = unit - most_dispatch;
-        finished = stage == Stage::kRoles ? roles_.compute(*launch_, worker)
-                                          : roles_.combine(*launch_, worker);
+        finished = stage == Stage::kRoles
+                       ? run_guarded(roles_.compute, *launch_, Role::kCompute, worker)
+                       : run_guarded(roles_.combine, *launch_, Role::kCombine, worker);
     }
     if (!finished) rank_->note_failure();
 }

@@ -45,7 +45,7 @@ struct PlanWords {
     std::uint64_t role3_arrived = 0;  // units of role 3 that have written their last token
 };
 
-// Words of the workspace that outlive a launch; role 3 writes the first two at its end.
+// Words of the workspace that outlive a launch; role 3 writes generation, the host session.
 struct StateWords {
     std::uint32_t generation = 0;  // last finished
     std::uint32_t session = 1;

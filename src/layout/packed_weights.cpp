@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <new>
 #include <string>
 #include <utility>
@@ -169,26 +170,47 @@ Status pack_storage(WeightSource& source, const PackOptions& options, PackedStor
     return shape.shared_inter > 0 ? pack_shared(source, storage, report) : Status();
 }
 
-}  // namespace
-
-Status PackedWeights::pack(WeightSource& source, const Shape& shape, int rank,
-                           const PackOptions& options, std::shared_ptr<const PackedWeights>* out,
-                           PackReport* report) {
-    PackReport local_report;
-    auto storage = std::make_unique<PackedStorage>();
-    storage->shape = shape;
-    storage->rank = rank;
+// Runs `call`; what it throws becomes a status. What is neither a broken promise nor a lack of
+// memory comes from the user's WeightSource.
+template <class Call>
+Status guarded(int rank, const PackReport& report, const Call& call) {
     try {
-        GCMOE_RETURN_IF_ERROR(pack_storage(source, options, storage.get(), &local_report));
+        return call();
     } catch (const InternalError& error) {
         return Status(Code::kInternal, error.what());
     } catch (const std::bad_alloc&) {
         return Status(Code::kUnsupported,
                       fmt::format("out of memory while packing rank {}, after {} experts and {} "
                                   "bytes of tiles",
-                                  rank, local_report.num_experts, local_report.packed_bytes));
+                                  rank, report.num_experts, report.packed_bytes));
+    } catch (const std::exception& error) {
+        return Status(Code::kBadCheckpoint,
+                      fmt::format("the weight source threw while packing rank {}, after {} "
+                                  "experts: {}",
+                                  rank, report.num_experts, error.what()));
+    } catch (...) {
+        return Status(Code::kBadCheckpoint,
+                      fmt::format("the weight source threw while packing rank {}, after {} "
+                                  "experts: no std::exception",
+                                  rank, report.num_experts));
     }
-    *out = std::make_shared<const PackedWeights>(std::move(storage));
+}
+
+}  // namespace
+
+Status PackedWeights::pack(WeightSource& source, const Shape& shape, int rank,
+                           const PackOptions& options, std::shared_ptr<const PackedWeights>* out,
+                           PackReport* report) {
+    PackReport local_report;
+    Status status = guarded(rank, local_report, [&]() -> Status {
+        auto storage = std::make_unique<PackedStorage>();
+        storage->shape = shape;
+        storage->rank = rank;
+        GCMOE_RETURN_IF_ERROR(pack_storage(source, options, storage.get(), &local_report));
+        *out = std::make_shared<const PackedWeights>(std::move(storage));
+        return {};
+    });
+    if (!status.ok()) return status;
     if (report != nullptr) *report = local_report;
     return Status();
 }

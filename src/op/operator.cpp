@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <new>
 #include <system_error>
 
-#include "base/check.hpp"
 #include "cpu/cpu_rank.hpp"
 #include "gcmoe/capability.hpp"
 #include "group/group_state.hpp"
@@ -127,19 +127,33 @@ Status take_bad_index(OperatorState* state) {
 }
 
 // Public calls return statuses: what the machine refuses and our own broken promises, too.
+// `state` is null where no rank is made yet.
 template <class Call>
-Status guarded(const OperatorState& state, const Call& call) {
+Status guarded(const OperatorState* state, const Call& call) {
     try {
         return call();
     } catch (const std::bad_alloc&) {
+        if (state == nullptr) return {Code::kUnsupported, "no memory for a rank's description"};
         return {Code::kUnsupported,
-                fmt::format("rank {}: no memory for {} symmetric + {} local bytes", state.rank,
-                            state.heap.bytes, state.local.bytes)};
+                fmt::format("rank {}: no memory for {} symmetric + {} local bytes", state->rank,
+                            state->heap.bytes, state->local.bytes)};
     } catch (const std::system_error& error) {
+        const int rank = state == nullptr ? -1 : state->rank;
         return {Code::kUnsupported,
-                fmt::format("rank {}: no threads for its units: {}", state.rank, error.what())};
-    } catch (const InternalError& error) {
+                fmt::format("rank {}: no threads for its units: {}", rank, error.what())};
+    } catch (const std::exception& error) {  // an InternalError, as a rule
         return {Code::kInternal, error.what()};
+    } catch (...) {
+        return {Code::kInternal, "an exception of unknown type"};
+    }
+}
+
+// For destructors, where nobody is left to tell.
+template <class Call>
+void ignore_throws(const Call& call) noexcept {
+    try {
+        call();
+    } catch (...) {  // going on is all that can be done
     }
 }
 
@@ -175,7 +189,7 @@ Status check_rank(const Shape& shape, const std::shared_ptr<const PackedWeights>
 
 // Memory, units and signals of one rank.
 Status make_backend(OperatorState* state) {
-    return guarded(*state, [state]() -> Status {
+    return guarded(state, [state]() -> Status {
         GroupState& group = state->group->state();
         const std::lock_guard<std::mutex> lock(group.mutex);  // ranks share the executor's slot
         state->backend = cpu::make_cpu_rank(
@@ -247,12 +261,14 @@ Status check_id(const OperatorState& state,
 
 Status Operator::size_report(const Shape& shape, const OperatorOptions& options,
                              std::vector<SizeEntry>* out) {
-    op::Blueprint blueprint;
-    GCMOE_RETURN_IF_ERROR(op::make_blueprint(shape, options, &blueprint));
-    out->clear();
-    op::append_entries("symmetric", blueprint.symmetric_regions, out);
-    op::append_entries("local", blueprint.local_regions, out);
-    return {};
+    return op::guarded(nullptr, [&]() -> Status {
+        op::Blueprint blueprint;
+        GCMOE_RETURN_IF_ERROR(op::make_blueprint(shape, options, &blueprint));
+        out->clear();
+        op::append_entries("symmetric", blueprint.symmetric_regions, out);
+        op::append_entries("local", blueprint.local_regions, out);
+        return {};
+    });
 }
 
 std::vector<BackendInfo> backends() {
@@ -274,13 +290,16 @@ Status capability(const Shape& shape, const OperatorOptions& options) {
             fmt::format("backend '{}' is unknown; known are cpu, cuda", options.backend)};
 }
 
-Status Operator::create(const Shape& shape, std::shared_ptr<const PackedWeights> weights,
-                        std::shared_ptr<Group> group, int rank, const OperatorOptions& options,
-                        std::unique_ptr<Operator>* out) {
+namespace op {
+namespace {
+
+Status create_rank(const Shape& shape, const std::shared_ptr<const PackedWeights>& weights,
+                   const std::shared_ptr<Group>& group, int rank, const OperatorOptions& options,
+                   std::unique_ptr<Operator>* out) {
     GCMOE_RETURN_IF_ERROR(capability(shape, options));
-    GCMOE_RETURN_IF_ERROR(op::check_rank(shape, weights, group, rank));
-    op::Blueprint blueprint;
-    GCMOE_RETURN_IF_ERROR(op::make_blueprint(shape, options, &blueprint));
+    GCMOE_RETURN_IF_ERROR(check_rank(shape, weights, group, rank));
+    Blueprint blueprint;
+    GCMOE_RETURN_IF_ERROR(make_blueprint(shape, options, &blueprint));
     auto state = std::make_unique<OperatorState>();
     state->shape = shape;
     state->options = options;
@@ -290,20 +309,32 @@ Status Operator::create(const Shape& shape, std::shared_ptr<const PackedWeights>
     state->heap = blueprint.heap;
     state->local = blueprint.local;
     state->plans = blueprint.plans;
-    GCMOE_RETURN_IF_ERROR(op::make_backend(state.get()));
+    GCMOE_RETURN_IF_ERROR(make_backend(state.get()));
     GCMOE_RETURN_IF_ERROR(
         group::join(&group->state(), options.workspace, rank,
-                    {state->backend.get(), op::configuration(shape, options, blueprint), weights}));
+                    {state->backend.get(), configuration(shape, options, blueprint), weights}));
     *out = std::make_unique<Operator>(std::move(state));
     return {};
+}
+
+}  // namespace
+}  // namespace op
+
+Status Operator::create(const Shape& shape, std::shared_ptr<const PackedWeights> weights,
+                        std::shared_ptr<Group> group, int rank, const OperatorOptions& options,
+                        std::unique_ptr<Operator>* out) {
+    return op::guarded(nullptr,
+                       [&] { return op::create_rank(shape, weights, group, rank, options, out); });
 }
 
 Operator::Operator(std::unique_ptr<OperatorState> state) : state_(std::move(state)) {}
 
 Operator::~Operator() {
-    state_->backend->synchronize();
-    group::leave(&state_->group->state(), state_->options.workspace, state_->rank,
-                 std::move(state_->backend));
+    op::ignore_throws([this] { state_->backend->synchronize(); });
+    op::ignore_throws([this] {
+        group::leave(&state_->group->state(), state_->options.workspace, state_->rank,
+                     std::move(state_->backend));
+    });
 }
 
 InputViews Operator::inputs() {
@@ -332,34 +363,46 @@ Status Operator::check_inputs(int num_tokens) {
     return {};
 }
 
-Status Operator::launch(const LaunchArgs& args) {
-    OperatorState& state = *state_;
-    if (state.stalled) {
-        return {Code::kBusy,
-                fmt::format("workspace '{}', rank {}: a launch stalled ({}); all ranks must reset "
-                            "it together before the next launch",
-                            state.options.workspace, state.rank, describe(stall_report()))};
-    }
-    GCMOE_RETURN_IF_ERROR(op::validate_launch(state.options, state.shape, args));
+namespace op {
+namespace {
+
+Status launch_rank(const LaunchArgs& args, OperatorState* state) {
+    GCMOE_RETURN_IF_ERROR(validate_launch(state->options, state->shape, args));
     int plan_idx = 0;
-    GCMOE_RETURN_IF_ERROR(op::find_plan(state, args.plan, &plan_idx));
-    GCMOE_RETURN_IF_ERROR(op::connect(&state));
-    state.last_plan_idx = plan_idx;
+    GCMOE_RETURN_IF_ERROR(find_plan(*state, args.plan, &plan_idx));
+    GCMOE_RETURN_IF_ERROR(connect(state));
+    state->last_plan_idx = plan_idx;
     backend::LaunchRequest request;
     request.plan_idx = plan_idx;
     request.num_tokens = args.num_tokens;
     request.y = args.y;
-    request.y_stride = args.y_stride == 0 ? state.shape.hidden : args.y_stride;
-    const std::uint64_t launch = ++state.num_launches;
+    request.y_stride = args.y_stride == 0 ? state->shape.hidden : args.y_stride;
+    const std::uint64_t launch = ++state->num_launches;
     request.before =
-        op::guard_before(args.before, state.options.max_tokens, launch, &state.callback_errors);
-    request.after = op::guard_after(args.after, launch, &state.callback_errors);
-    return state.backend->launch(request);
+        guard_before(args.before, state->options.max_tokens, launch, &state->callback_errors);
+    request.after = guard_after(args.after, launch, &state->callback_errors);
+    return state->backend->launch(request);
+}
+
+}  // namespace
+}  // namespace op
+
+Status Operator::launch(const LaunchArgs& args) {
+    return op::guarded(state_.get(), [&]() -> Status {
+        OperatorState& state = *state_;
+        if (state.stalled) {
+            return {Code::kBusy,
+                    fmt::format("workspace '{}', rank {}: a launch stalled ({}); all ranks must "
+                                "reset it together before the next launch",
+                                state.options.workspace, state.rank, describe(stall_report()))};
+        }
+        return op::launch_rank(args, &state);
+    });
 }
 
 Status Operator::synchronize() {
     bool finished = false;
-    GCMOE_RETURN_IF_ERROR(op::guarded(*state_, [&]() -> Status {
+    GCMOE_RETURN_IF_ERROR(op::guarded(state_.get(), [&]() -> Status {
         finished = state_->backend->synchronize();
         return {};
     }));
@@ -397,6 +440,47 @@ Statistics Operator::statistics() const {
     return statistics;
 }
 
+namespace op {
+namespace {
+
+// All ranks of a workspace into the next session. A failure on the way leaves them all stalled, not
+// some in the new memory and some in the old: until a reset succeeds, nobody launches.
+Status restart(const std::vector<OperatorState*>& states, bool move) {
+    protocol::StartPoint start;
+    for (OperatorState* state : states) {
+        GCMOE_RETURN_IF_ERROR(guarded(state, [&]() -> Status {
+            state->backend->synchronize();
+            return {};
+        }));
+        const auto* words = state->backend->memory(0).state();
+        start.generation = std::max(start.generation, words->generation);
+        start.session = std::max(start.session, words->session + 1);
+    }
+    for (OperatorState* state : states) {
+        state->connected = false;
+        state->stalled = true;
+    }
+    for (OperatorState* state : states) {
+        if (!move) break;
+        GCMOE_RETURN_IF_ERROR(guarded(state, [state]() -> Status {
+            state->backend->move_heap();
+            return {};
+        }));
+    }
+    for (OperatorState* state : states) {
+        state->options.start = StartState{start.generation, start.session, 0, 0, 0};
+        state->backend->init_signals(start);
+    }
+    for (OperatorState* state : states) {
+        GCMOE_RETURN_IF_ERROR(guarded(state, [state] { return connect(state); }));
+    }
+    for (OperatorState* state : states) state->stalled = false;
+    return {};
+}
+
+}  // namespace
+}  // namespace op
+
 Status Operator::reset(const std::vector<Operator*>& all_ranks, bool move) {
     if (all_ranks.empty()) return {Code::kBadInput, "reset: no operators given"};
     if (std::find(all_ranks.begin(), all_ranks.end(), nullptr) != all_ranks.end()) {
@@ -422,29 +506,9 @@ Status Operator::reset(const std::vector<Operator*>& all_ranks, bool move) {
                             "only if every rank takes part",
                             all_ranks.size(), seen.size())};
     }
-    protocol::StartPoint start;
-    for (Operator* op : all_ranks) {
-        op->state_->backend->synchronize();
-        const auto* words = op->state_->backend->memory(0).state();
-        start.generation = std::max(start.generation, words->generation);
-        start.session = std::max(start.session, words->session + 1);
-    }
-    for (Operator* op : all_ranks) {
-        OperatorState* state = op->state_.get();
-        if (!move) break;
-        GCMOE_RETURN_IF_ERROR(op::guarded(*state, [state]() -> Status {
-            state->backend->move_heap();
-            return {};
-        }));
-    }
-    for (Operator* op : all_ranks) {
-        op->state_->options.start = StartState{start.generation, start.session, 0, 0, 0};
-        op->state_->backend->init_signals(start);
-        op->state_->connected = false;
-        op->state_->stalled = false;
-    }
-    for (Operator* op : all_ranks) GCMOE_RETURN_IF_ERROR(op::connect(op->state_.get()));
-    return {};
+    std::vector<OperatorState*> states;
+    for (Operator* op : all_ranks) states.push_back(op->state_.get());
+    return op::restart(states, move);
 }
 
 }  // namespace gcmoe

@@ -105,6 +105,8 @@ const char* cause_name(StallCause cause) {
             return "a corrupt value";
         case StallCause::kMissingExpert:
             return "an expert without weights";
+        case StallCause::kNoMemory:
+            return "a unit ran out of memory or threw";
     }
     return "an unknown cause";
 }
@@ -114,6 +116,7 @@ std::string describe_fault(std::uint64_t word) {
     const auto cause = static_cast<StallCause>(protocol::fault_cause_of(word));
     const auto signal = static_cast<Signal>(static_cast<std::uint32_t>(word >> 24) & 0xFF);
     const int culprit = protocol::fault_culprit_of(word);
+    if (cause == StallCause::kNoMemory) return cause_name(cause);  // waited for nobody
     std::string text = fmt::format("{} in {}", cause_name(cause), signal_name(signal));
     if (culprit >= 0) text += fmt::format(" of rank {}", culprit);
     return text;
@@ -144,6 +147,8 @@ std::string describe(const StallReport& report) {
             return fmt::format(
                 "{}: {} rows arrived for local expert {}, whose weights were not packed; {}", who,
                 report.seen, report.expert, when);
+        case StallCause::kNoMemory:
+            return fmt::format("{}: the unit ran out of memory or threw; {}", who, when);
     }
     return "unknown cause";
 }

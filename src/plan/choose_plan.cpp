@@ -102,6 +102,33 @@ Status check_units(const PlanOptions& options, const Partition::Limits& limits) 
                                     dispatch, compute, kMaxUnits));
 }
 
+// The order of a ring of at most 64 blocks with the same relation of lead_blocks to ring_blocks.
+// The rule depends on lead, B, n1 and n2 only, and 3 B blocks show every case; of the real B (up to
+// 2^20) they would be too many to walk through, and any fixed number of blocks below B would hold
+// no pair (b, b + B) and prove nothing. What decides is the lead's distance from 1 and from B: the
+// nearer one is kept.
+schedule::TaskOrder scaled_order(const Shape& shape, const backend::Plan& plan,
+                                 std::uint32_t* ring_blocks) {
+    constexpr std::uint32_t kScaledRing = 64;
+    const std::uint32_t real = plan.memory.ring_blocks;
+    const std::uint32_t ring = std::min(real, kScaledRing);
+    std::uint32_t lead = plan.lead_blocks;
+    if (ring < real && lead > ring / 2) {
+        const std::uint32_t over = lead > real ? std::min(lead - real, ring) : 0;
+        const std::uint32_t under = lead < real ? std::min(real - lead, ring / 2) : 0;
+        lead = ring + over - under;
+    }
+    schedule::TaskOrder order;
+    order.num_blocks = 3 * ring;
+    order.n1 = plan.memory.n1;
+    order.n2 = plan.memory.n2;
+    order.lead = lead;
+    order.shared_blocks = shape.shared_inter == 0 ? 0 : 2;
+    order.shared_n1 = static_cast<std::uint32_t>(shape.shared_inter / layout::kChunk);
+    *ring_blocks = ring;
+    return order;
+}
+
 }  // namespace
 
 Status choose_plan(const Shape& shape, int max_tokens, const PlanOptions& options,
@@ -133,15 +160,9 @@ Status choose_plan(const Shape& shape, int max_tokens, const PlanOptions& option
     memory.second_columns = static_cast<std::uint32_t>(filled.second_columns);
     memory.dispatch_units = static_cast<std::uint32_t>(filled.partition.dispatch_units);
     memory.compute_units = static_cast<std::uint32_t>(filled.partition.compute_units);
-    schedule::TaskOrder
-        order;  // the rule depends on lead, B, n1, n2 only: 3 B blocks show every case
-    order.num_blocks = std::min<std::uint32_t>(3 * memory.ring_blocks, 4096);
-    order.n1 = memory.n1;
-    order.n2 = memory.n2;
-    order.lead = plan->lead_blocks;
-    order.shared_blocks = shape.shared_inter == 0 ? 0 : 2;
-    order.shared_n1 = static_cast<std::uint32_t>(shape.shared_inter / layout::kChunk);
-    return schedule::check_task_order(order, memory.ring_blocks);
+    std::uint32_t ring_blocks = 0;
+    const schedule::TaskOrder order = scaled_order(shape, *plan, &ring_blocks);
+    return schedule::check_task_order(order, ring_blocks);
 }
 
 }  // namespace gcmoe::plan

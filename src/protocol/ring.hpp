@@ -1,5 +1,5 @@
 // The ring's four signals. Each ring place holds token rows (x) and second-GEMM activations (act);
-// both are handed over and given back with the same four verbs.
+// both are handed over and given back with the same verbs; activations have one more (R33).
 //
 // l1_full_count: a lap adds BM rows, by role 1 for the rows it copied. The first GEMM waits for
 //   == (lap + 1) * BM.
@@ -8,7 +8,8 @@
 // l2_full_mask: a lap flips n1 bits, one per first-GEMM task. The second GEMM waits for bit j of
 //   chunk j to differ from the lap parity.
 // l2_empty_count: a lap adds n2, one per second-GEMM task. The first GEMM waits for == lap * n2
-//   before it writes activations and origins.
+//   before it writes activations and origins, the second GEMM for at least that before its first
+//   chunk (R33).
 //
 // Laps are compared modulo 2^32: counters wrap together with lap * n.
 #pragma once

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "op/op_fixture.hpp"
+#include "op/readback.hpp"
 
 namespace gcmoe {
 namespace {
@@ -59,6 +60,27 @@ TEST(MachineLimits, NoMemoryIsARefusalWithTheSizes) {
     const AddressSpaceLimit limit(4ULL << 30);
     expect_refused(create_one(shape, options), Code::kUnsupported,
                    {"rank 0", "no memory", "local bytes"});
+}
+
+// The second rank's new memory does not fit: nobody may launch with one rank moved and one not.
+TEST(MachineLimits, AResetThatCannotMoveLeavesAllStalled) {
+    if (kSanitized) GTEST_SKIP() << "sanitizers abort on a failed allocation";
+    const Shape shape = small_shape(2);
+    constexpr int kTokens = 1 << 16;
+    OperatorOptions options = options_for(kTokens);
+    options.plans = {plan_with("tight", 8, 2)};
+    const auto inputs = inputs_with(shape, 95, {2, 1}, 2);
+    VirtualLayer layer(shape, test::group_with(ExecutorKind::kStepper), options);
+    const auto expected = layer.run(inputs);
+    const std::uint64_t heap_bytes = readback(layer.op(0)).heap.bytes;
+    {
+        const AddressSpaceLimit limit(heap_bytes + heap_bytes / 2);
+        expect_refused(Operator::reset({&layer.op(0), &layer.op(1)}, true), Code::kUnsupported,
+                       {"rank 1", "no memory"});
+    }
+    for (const int rank : {0, 1}) EXPECT_EQ(layer.op(rank).launch({}).code(), Code::kBusy);
+    ASSERT_TRUE(Operator::reset({&layer.op(0), &layer.op(1)}, true).ok());
+    EXPECT_EQ(layer.run(inputs), expected);
 }
 
 TEST(MachineLimits, NoThreadsIsARefusal) {

@@ -96,6 +96,7 @@ TEST_F(CheckCommand, BadInputIsNamed) {
     expect_bad_input("--case v4-flash-t1 --row-block 12", "row_block = 12");
     expect_bad_input("--case v4-flash-t1 --ring-blocks 3", "ring_blocks = 3");
     expect_bad_input("--case one-rank --ranks 5", "num_experts = 48");
+    expect_bad_input("--case v4-flash-t2 --ranks 3", "num_experts = ");  // uniform routing
 }
 
 TEST_F(CheckCommand, ExpectedOutputsGoThroughFiles) {

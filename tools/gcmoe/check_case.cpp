@@ -404,6 +404,7 @@ Status run_case(const CheckOptions& options, const std::string& suite,
     if (options.weight_placement == "after") {
         run.shape.weight_placement = WeightPlacement::kAfterSecondGemm;
     }
+    GCMOE_RETURN_IF_ERROR(validate(run.shape));  // the inputs' generator divides experts by ranks
     run.failures.resize(size_of(run.shape.num_ranks));
     report->rank_checks = run.shape.num_ranks;
     GCMOE_RETURN_IF_ERROR(

@@ -133,7 +133,7 @@ ProgressBar::ProgressBar(std::string label, std::uint64_t total, bool forced)
       on_terminal_(isatty(STDERR_FILENO) != 0),
       visible_(on_terminal_ || forced),
       begin_(Clock::now()),
-      next_draw_(begin_ + kQuiet) {}
+      next_draw_(forced ? begin_ : begin_ + kQuiet) {}
 
 ProgressBar::~ProgressBar() {
     if (!drawn_) return;

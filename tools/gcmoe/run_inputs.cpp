@@ -12,6 +12,7 @@
 #include "numerics/bf16.hpp"
 #include "numerics/bits.hpp"
 #include "numerics/quantise.hpp"
+#include "protocol/words.hpp"
 
 namespace gcmoe::cli {
 namespace {
@@ -75,12 +76,23 @@ class Reader {
         return read_weights(rows, out);
     }
 
-    // Rows of <prefix>x.
+    // Rows of <prefix>x, which has `hidden` columns. Judged before anything is allocated: a tensor
+    // without columns may claim any number of rows.
     Status count_rows(const std::string& prefix, std::int64_t* out) const {
         TensorView x;
         GCMOE_RETURN_IF_ERROR(find(prefix + "x", &x));
         if (x.shape.size() != 2) return fail(x, "needs two dimensions, (tokens, hidden)");
-        *out = x.shape[0];
+        const std::int64_t rows = x.shape[0];
+        if (x.shape[1] != hidden_) {
+            return fail(x, fmt::format("needs [{}, {}], (tokens, hidden)", rows, hidden_));
+        }
+        const std::int64_t ranks = prefix.empty() ? shape_.num_ranks : 1;  // who share the rows
+        if (rows < 0 || rows / ranks + (rows % ranks != 0 ? 1 : 0) > protocol::kMaxCount) {
+            return fail(x, fmt::format("{} tokens on {} are more than {} a rank", rows,
+                                       counted(static_cast<std::uint64_t>(ranks), "rank"),
+                                       protocol::kMaxCount));
+        }
+        *out = rows;
         return {};
     }
 

@@ -1,0 +1,27 @@
+#include "cuda/combine/role3_combine.cuh"
+#include "cuda/combine/role3_combine.hpp"
+#include "cuda/device/prepare_kernel.cuh"
+#include "cuda/device/unit_times.cuh"
+
+namespace gcmoe::cuda::combine {
+namespace {
+
+__global__ void __launch_bounds__(kThreads, 1)
+    role3_kernel(const __grid_constant__ device::GpuLaunch launch) {
+    __shared__ std::uint32_t failed;
+    if (launch.is_warm_up != 0) return;
+    device::GpuTimes* times = &launch.combine_times[ptx::cta_idx()];
+    device::note_begin(times);
+    device::note_end(times, run_role3(launch, &failed));
+}
+
+}  // namespace
+
+cudaError_t prepare_role3() { return device::prepare_kernel(&role3_kernel, kThreads, 0); }
+
+cudaError_t launch_role3(const device::GpuLaunch& launch, cudaStream_t stream) {
+    return device::launch_kernel(&role3_kernel, {launch.memory.plan.compute_units, kThreads, 0},
+                                 launch, stream);
+}
+
+}  // namespace gcmoe::cuda::combine

@@ -1,0 +1,67 @@
+// What a role's kernel gets for one launch: by value, so that a captured graph needs no other
+// memory.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "gcmoe/shape.hpp"
+#include "layout/rank_memory.hpp"
+#include "layout/weight_tile.hpp"
+
+namespace gcmoe::cuda::device {
+
+// One expert matrix on the device. Exactly one of the factor arrays is set.
+struct GpuMatrix {
+    const std::uint8_t* tiles = nullptr;   // (rows / 64, chunks, kFp4TileBytes); null = not packed
+    const float* row_factors = nullptr;    // (rows)
+    const float* chunk_factors = nullptr;  // (rows / 64, chunks, 64)
+    const float* bias = nullptr;           // (rows) in packed order, or null
+};
+
+struct GpuExpert {
+    GpuMatrix first;   // (2 * inter, hidden)
+    GpuMatrix second;  // (hidden, inter)
+};
+
+// The shared expert's matrix.
+struct GpuFp8Matrix {
+    const std::uint8_t* tiles = nullptr;  // (rows / 64, chunks, kFp8TileBytes)
+    const float* scales = nullptr;        // (rows / 64, chunks, 64, groups)
+    std::uint32_t groups = 1;             // scales per K128
+};
+
+// Nanoseconds of the device's global timer; zero = did not happen.
+struct GpuTimes {
+    std::uint64_t begin_ns;
+    std::uint64_t first_work_ns;
+    std::uint64_t last_work_ns;
+    std::uint64_t end_ns;
+    std::uint32_t sm_id;
+    std::uint32_t failed;  // the unit left early
+};
+
+struct GpuLaunch {
+    layout::RankMemory memory;
+    const GpuExpert* experts = nullptr;  // (experts_per_rank)
+    GpuFp8Matrix shared_first;
+    GpuFp8Matrix shared_second;
+    Activation activation;
+    std::uint32_t num_experts = 0;
+    std::uint32_t hidden = 0;
+    std::uint32_t lead_blocks = 1;
+    std::uint32_t overlap = 1;
+    std::uint32_t is_warm_up = 0;  // 1: the kernel returns at once (see prepare_kernel)
+    layout::KOrder order = layout::KOrder::kQuadBlock;
+    WeightPlacement weight_placement = WeightPlacement::kBeforeRequantise;
+    std::uint64_t wait_limit_ns = 0;
+    std::uint16_t* y = nullptr;
+    std::int64_t y_stride = 0;
+    GpuTimes* dispatch_times = nullptr;  // (dispatch_units)
+    GpuTimes* compute_times = nullptr;   // (compute_units)
+    GpuTimes* combine_times = nullptr;   // (compute_units)
+};
+static_assert(std::is_trivially_copyable_v<GpuLaunch>);
+static_assert(sizeof(GpuLaunch) <= 4096, "a kernel's parameters");
+
+}  // namespace gcmoe::cuda::device

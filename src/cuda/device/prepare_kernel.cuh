@@ -1,0 +1,55 @@
+// Makes a kernel ready before any role runs, by launching it once with nothing to do.
+//
+// A kernel's first launch may have to load its code (lazy loading) and to enlarge the device's pool
+// of local memory; both wait until the device is idle. Roles that spin for each other would then
+// wait for a launch that waits for them: seen on an H200 (driver 580) for both causes, ended by the
+// roles' deadline.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+
+#include "cuda/device/gpu_launch.cuh"
+
+namespace gcmoe::cuda::device {
+
+// One CTA per SM: more than half of an SM's 228 KiB of shared memory, whatever a role needs itself.
+inline constexpr std::size_t kOneCtaPerSmBytes = 116 * 1024;
+
+// Dynamic shared memory of a role that needs `bytes`.
+constexpr std::size_t one_cta_per_sm(std::size_t bytes) {
+    return bytes > kOneCtaPerSmBytes ? bytes : kOneCtaPerSmBytes;
+}
+
+// CTAs, threads of a CTA, dynamic shared memory.
+struct LaunchSize {
+    unsigned ctas;
+    unsigned threads;
+    std::size_t shared_bytes;
+};
+
+inline cudaError_t launch_kernel(void (*kernel)(GpuLaunch), const LaunchSize& size,
+                                 const GpuLaunch& launch, cudaStream_t stream) {
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(size.ctas);
+    config.blockDim = dim3(size.threads);
+    config.dynamicSmemBytes = size.shared_bytes;
+    config.stream = stream;
+    return cudaLaunchKernelEx(&config, kernel, launch);
+}
+
+// Call while no role of the process runs. `shared_bytes`: the most that a launch will ask for.
+inline cudaError_t prepare_kernel(void (*kernel)(GpuLaunch), unsigned threads,
+                                  std::size_t shared_bytes) {
+    const cudaError_t raised = cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+    if (raised != cudaSuccess) return raised;
+    GpuLaunch nothing;
+    nothing.is_warm_up = 1;
+    const cudaError_t launched =
+        launch_kernel(kernel, {1, threads, shared_bytes}, nothing, nullptr);
+    return launched != cudaSuccess ? launched : cudaDeviceSynchronize();
+}
+
+}  // namespace gcmoe::cuda::device

@@ -1,0 +1,163 @@
+// The frame of role 2 on Hopper: threads, shared memory, rings inside the CTA, the abort word.
+//
+// | warps  | job | | 0..15  | four math warpgroups: each owns 64 weight rows of the task (one row
+// tile)                | | 16     | tickets, signals of the ring, token chunks and origins into
+// shared memory                | | 17..19 | weight tiles into the rings of warpgroups {0, 1}, {2},
+// {3}                                |
+//
+// Rings: tokens, one for the CTA (all four warpgroups read a stage); weights, one per warpgroup. An
+// mbarrier pair a stage; phases flip once per use. Every wait also looks at the abort word and then
+// returns at once: all threads go on to the end of the task, where they leave together.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/device/gpu_launch.cuh"
+#include "cuda/device/gpu_memory.cuh"
+#include "cuda/ptx/copy.cuh"
+#include "cuda/ptx/sync.cuh"
+#include "layout/weight_tile.hpp"
+#include "protocol/wait.hpp"
+#include "schedule/task_order.hpp"
+
+namespace gcmoe::cuda::gemm {
+
+using device::GpuExpert;
+using device::GpuFp8Matrix;
+using device::GpuLaunch;
+using device::GpuMatrix;
+using device::GpuMemory;
+using protocol::Launch;
+
+inline constexpr std::uint32_t kWarpgroups = 4;
+inline constexpr std::uint32_t kMathThreads = kWarpgroups * 128;
+inline constexpr std::uint32_t kMathWarps = kMathThreads / 32;
+inline constexpr std::uint32_t kThreads = kMathThreads + 128;
+inline constexpr std::uint32_t kSignalWarp = kMathWarps;  // 16
+inline constexpr std::uint32_t kWeightStages = 4;
+inline constexpr std::uint32_t kTokenStages = 4;
+inline constexpr std::uint32_t kTaskSlots = 2;      // the copy warps run one task ahead
+inline constexpr std::uint32_t kMathBarrier = 1;    // named barrier of the math threads
+inline constexpr std::uint32_t kTileColumns = 256;  // packed rows of a task: 4 tiles of 64
+
+// What the signal warp tells the others about a task.
+struct GpuTask {
+    schedule::TaskKind kind;
+    std::uint32_t is_end;
+    std::uint32_t block;   // of the launch, or row block of the shared expert
+    std::uint32_t index;   // task in the block
+    std::uint32_t rows;    // live rows
+    std::uint32_t expert;  // local expert
+};
+
+// Shared memory of a CTA; kMaxRows = rows of the largest block it can take.
+template <std::uint32_t kMaxRows>
+struct alignas(1024) SharedStorage {
+    std::uint8_t tokens[kTokenStages][kMaxRows * 128];  // 1024-byte groups of 8 swizzled rows
+    std::uint8_t weights[kWarpgroups][kWeightStages][layout::kFp4TileBytes];
+    // Epilogue: requantised chunk (rows, 128) bytes, or results (rows, 256 + 8) bf16; never both.
+    std::uint16_t results[kMaxRows][kTileColumns + 8];
+    std::uint32_t token_scales[kTokenStages][kMaxRows];
+    layout::Origin origins[kTaskSlots][kMaxRows];
+    float amax[kMathWarps][kMaxRows];
+    float inverse[4][kMaxRows];  // of each K32 group; FP32 scales use group 0
+    std::uint32_t scale_words[kMaxRows];
+    GpuTask tasks[kTaskSlots];
+    std::uint64_t token_full[kTokenStages];
+    std::uint64_t token_empty[kTokenStages];
+    std::uint64_t weight_full[kWarpgroups][kWeightStages];
+    std::uint64_t weight_empty[kWarpgroups][kWeightStages];
+    std::uint64_t task_full[kTaskSlots];
+    std::uint64_t task_empty[kTaskSlots];
+    std::uint32_t abort;
+};
+
+// A place in a ring of kStages and its phase.
+template <std::uint32_t kStages>
+struct RingCursor {
+    std::uint32_t stage = 0;
+    std::uint32_t phase = 0;
+    __device__ __forceinline__ void advance() {
+        if (++stage == kStages) {
+            stage = 0;
+            phase ^= 1;
+        }
+    }
+};
+
+// Until the barrier's phase with this parity has completed, or somebody gave up.
+__device__ __forceinline__ void wait_phase(std::uint64_t* barrier, std::uint32_t parity,
+                                           const std::uint32_t* abort) {
+    while (!ptx::mbarrier_try_wait(barrier, parity)) {
+        if (*static_cast<const volatile std::uint32_t*>(abort) != 0) return;
+    }
+}
+
+__device__ __forceinline__ bool aborted(const std::uint32_t* abort) {
+    return *static_cast<const volatile std::uint32_t*>(abort) != 0;
+}
+
+template <std::uint32_t kMaxRows>
+__device__ __forceinline__ void init_barriers(SharedStorage<kMaxRows>* shared) {
+    for (std::uint32_t i = 0; i < kTokenStages; ++i) {
+        ptx::mbarrier_init(&shared->token_full[i], 1);
+        ptx::mbarrier_init(&shared->token_empty[i], kMathWarps);
+    }
+    for (std::uint32_t g = 0; g < kWarpgroups; ++g) {
+        for (std::uint32_t i = 0; i < kWeightStages; ++i) {
+            ptx::mbarrier_init(&shared->weight_full[g][i], 1);
+            ptx::mbarrier_init(&shared->weight_empty[g][i], 4);
+        }
+    }
+    for (std::uint32_t i = 0; i < kTaskSlots; ++i) {
+        ptx::mbarrier_init(&shared->task_full[i], 1);
+        ptx::mbarrier_init(&shared->task_empty[i], kMathWarps + 3);  // math and weight warps
+    }
+    shared->abort = 0;
+    ptx::mbarrier_init_fence();
+    ptx::fence_async_proxy_shared();
+}
+
+// Columns of K of a task, in chunks of 128.
+__device__ __forceinline__ std::uint32_t chunks_of(const layout::RankMemory& memory,
+                                                   schedule::TaskKind kind) {
+    switch (kind) {
+        case schedule::TaskKind::kFirstGemm:
+        case schedule::TaskKind::kSharedFirst:
+            return memory.hidden_chunks;
+        case schedule::TaskKind::kSecondGemm:
+            return memory.inter_chunks;
+        case schedule::TaskKind::kSharedSecond:
+            return memory.shared_chunks;
+    }
+    return 0;
+}
+
+__device__ __forceinline__ bool is_shared(schedule::TaskKind kind) {
+    return kind == schedule::TaskKind::kSharedFirst || kind == schedule::TaskKind::kSharedSecond;
+}
+
+__device__ __forceinline__ bool is_first(schedule::TaskKind kind) {
+    return kind == schedule::TaskKind::kFirstGemm || kind == schedule::TaskKind::kSharedFirst;
+}
+
+// Row tile of warpgroup `warpgroup` in a task; past the matrix's end: the warpgroup has nothing to
+// do.
+__device__ __forceinline__ std::uint32_t row_tile_of(const GpuTask& task, std::uint32_t warpgroup) {
+    return task.index * kWarpgroups + warpgroup;
+}
+__device__ __forceinline__ std::uint32_t row_tiles(const layout::RankMemory& memory,
+                                                   schedule::TaskKind kind) {
+    switch (kind) {
+        case schedule::TaskKind::kFirstGemm:
+            return memory.inter_chunks * 4;
+        case schedule::TaskKind::kSharedFirst:
+            return memory.shared_chunks * 4;
+        case schedule::TaskKind::kSecondGemm:
+        case schedule::TaskKind::kSharedSecond:
+            return memory.hidden_chunks * 2;
+    }
+    return 0;
+}
+
+}  // namespace gcmoe::cuda::gemm

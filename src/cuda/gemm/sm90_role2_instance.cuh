@@ -1,0 +1,36 @@
+// The kernel of one instance of role 2 and its launch; included by the instances' .cu files only.
+#pragma once
+
+#include "cuda/device/prepare_kernel.cuh"
+#include "cuda/device/unit_times.cuh"
+#include "cuda/gemm/sm90_role2_gemm.cuh"
+#include "cuda/gemm/sm90_role2_gemm.hpp"
+
+namespace gcmoe::cuda::gemm {
+
+template <bool kK32, std::uint32_t kMaxRows>
+__global__ void __launch_bounds__(kThreads, 1)
+    role2_kernel(const __grid_constant__ device::GpuLaunch launch) {
+    extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
+    if (launch.is_warm_up != 0) return;
+    device::GpuTimes* times = &launch.compute_times[ptx::cta_idx()];
+    device::note_begin(times);
+    auto* shared = reinterpret_cast<SharedStorage<kMaxRows>*>(shared_bytes);
+    device::note_end(times, run_role2<kK32>(launch, shared));
+}
+
+template <bool kK32, std::uint32_t kMaxRows>
+cudaError_t prepare_role2_instance() {
+    return device::prepare_kernel(&role2_kernel<kK32, kMaxRows>, kThreads,
+                                  device::one_cta_per_sm(sizeof(SharedStorage<kMaxRows>)));
+}
+
+template <bool kK32, std::uint32_t kMaxRows>
+cudaError_t launch_role2_instance(const device::GpuLaunch& launch, cudaStream_t stream) {
+    constexpr std::size_t kBytes = device::one_cta_per_sm(sizeof(SharedStorage<kMaxRows>));
+    return device::launch_kernel(&role2_kernel<kK32, kMaxRows>,
+                                 {launch.memory.plan.compute_units, kThreads, kBytes}, launch,
+                                 stream);
+}
+
+}  // namespace gcmoe::cuda::gemm

@@ -1,0 +1,50 @@
+// Moving bytes: bulk copies by the copy engine, wide loads and stores.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/ptx/sync.cuh"
+
+namespace gcmoe::cuda::ptx {
+
+// Global to shared; `bytes` a multiple of 16, both ends 16-byte aligned; completes on `barrier`.
+__device__ __forceinline__ void bulk_load(void* shared, const void* global, std::uint32_t bytes,
+                                          std::uint64_t* barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+            "r"(shared_address(shared)),
+        "l"(global), "r"(bytes), "r"(shared_address(barrier))
+        : "memory");
+}
+
+// The same for bytes that are read once: they leave the L2 first.
+__device__ __forceinline__ void bulk_load_once(void* shared, const void* global,
+                                               std::uint32_t bytes, std::uint64_t* barrier,
+                                               std::uint64_t policy) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+        "[%0], [%1], %2, [%3], %4;" ::"r"(shared_address(shared)),
+        "l"(global), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
+        : "memory");
+}
+
+// Cache policy for bulk_load_once.
+__device__ __forceinline__ std::uint64_t evict_first_policy() {
+    std::uint64_t policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+struct alignas(16) Words4 {
+    std::uint32_t w[4];
+};
+
+__device__ __forceinline__ Words4 load_shared_16(const void* shared) {
+    Words4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3])
+                 : "r"(shared_address(shared)));
+    return v;
+}
+
+}  // namespace gcmoe::cuda::ptx

@@ -1,0 +1,30 @@
+// Single instructions of the decode and the epilogues.
+#pragma once
+
+#include <cstdint>
+
+namespace gcmoe::cuda::ptx {
+
+// Byte i of the result = byte (selector nibble i) of {high, low}; bit 3 of a nibble replicates the
+// sign.
+__device__ __forceinline__ std::uint32_t permute_bytes(std::uint32_t low, std::uint32_t high,
+                                                       std::uint32_t selector) {
+    return __byte_perm(low, high, selector);
+}
+
+__device__ __forceinline__ std::uint32_t count_bits(std::uint32_t bits) {
+    return static_cast<std::uint32_t>(__popc(static_cast<int>(bits)));
+}
+// Index of the lowest set bit; bits is not 0.
+__device__ __forceinline__ std::uint32_t first_bit(std::uint32_t bits) {
+    return static_cast<std::uint32_t>(__ffs(static_cast<int>(bits))) - 1;
+}
+
+// (a & b) | c
+__device__ __forceinline__ std::uint32_t and_or(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
+    std::uint32_t result;
+    asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(result) : "r"(a), "r"(b), "r"(c));
+    return result;
+}
+
+}  // namespace gcmoe::cuda::ptx
