@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,6 +24,13 @@ std::atomic<std::uint64_t> num_created{0};
 }  // namespace
 
 Status AtomicFile::create(const std::string& path, std::unique_ptr<AtomicFile>* out) {
+    struct stat existing {};
+    if (::lstat(path.c_str(), &existing) == 0 && !S_ISREG(existing.st_mode)) {
+        return {Code::kBadInput,
+                fmt::format("file {} cannot be created: something that is no regular file has this "
+                            "name (a device, a link, a folder), and would be replaced",
+                            quote(path))};
+    }
     const std::string partial =
         fmt::format("{}.partial-{}-{}", path, ::getpid(), num_created.fetch_add(1));
     const int fd = ::open(partial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);

@@ -115,9 +115,20 @@ TEST(SafetensorsWriter, UnwritablePathsGiveErrors) {
                  Code::kBadInput, {folder.file("none/out"), "cannot be created", "No such file"});
     // A folder stands under the name: the rename fails, the partial file goes.
     std::filesystem::create_directories(folder.file("taken/inside"));
-    expect_ok(SafetensorsWriter::create(folder.file("taken"), {}, {}, &writer));
-    expect_error(writer->finish(), Code::kBadInput, {folder.file("taken"), "cannot be named"});
-    EXPECT_EQ(folder.num_entries(), 1);
+    expect_error(SafetensorsWriter::create(folder.file("taken"), {}, {}, &writer), Code::kBadInput,
+                 {folder.file("taken"), "no regular file"});
+    // Devices and links stay what they are.
+    std::filesystem::create_symlink("elsewhere", folder.file("link"));
+    for (const std::string& path : {std::string("/dev/null"), folder.file("link")}) {
+        expect_error(SafetensorsWriter::create(path, {}, {}, &writer), Code::kBadInput,
+                     {path, "no regular file"});
+        EXPECT_FALSE(std::filesystem::is_regular_file(path));
+    }
+    // A name that becomes a folder while the file is written.
+    expect_ok(SafetensorsWriter::create(folder.file("late"), {}, {}, &writer));
+    std::filesystem::create_directories(folder.file("late/inside"));
+    expect_error(writer->finish(), Code::kBadInput, {folder.file("late"), "cannot be named"});
+    EXPECT_EQ(folder.num_entries(), 3);  // taken, link, late: no partial file
 }
 
 // A limit on file sizes stands in for a full disk: write fails in the middle all the same.

@@ -97,6 +97,32 @@ class HelpTest(CommandTest):
         self.assertIn("--ranks", report["reason"])
 
 
+class OverwriteTest(CommandTest):
+    def test_nothing_that_is_read_is_overwritten(self):
+        saved = self.path("in.safetensors")
+        self.verified(*TINY, "--ranks", "2", "--tokens", "1", "--save-inputs", saved)
+        run = ["run", *TINY, "--ranks", "2"]
+        self.refused([*run, "--inputs", saved, "--out", saved], "--out", "--inputs")
+        self.refused([*run, "--save-inputs", saved, "--out", saved], "--out", "--save-inputs")
+        self.refused([*run, "--out", "/dev/null"], "--out", "/dev/null", "no regular file")
+
+    def test_inputs_with_a_gap_are_refused(self):
+        saved = self.path("in.safetensors")
+        self.verified(*TINY, "--ranks", "2", "--tokens", "1", "--save-inputs", saved)
+        with open(saved, "rb") as file:
+            content = file.read()
+        with open(saved, "wb") as file:  # names of equal length: the header stays valid
+            file.write(content.replace(b"rank1.", b"rank3."))
+        self.refused(["run", *TINY, "--inputs", saved], "--inputs", "rank1.x is missing")
+
+    def test_a_full_disk_is_no_success(self):
+        with open("/dev/full", "w", encoding="ascii") as full:
+            result = subprocess.run([COMMAND, "info", "--json"], stdout=full,
+                                    stderr=subprocess.PIPE, check=False, text=True)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("standard output", result.stderr)
+
+
 class InfoTest(CommandTest):
     def test_json_has_its_keys(self):
         report = self.json_of(gcmoe("info", "--json"))

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <new>
@@ -127,5 +128,11 @@ int main(int argc, char** argv) {
     gcmoe::add_check_command(app, &exit_code);
     add_info_command(app, &exit_code);
     add_synth_command(app, &exit_code);
-    return parse_and_run(app, argc, argv, exit_code);
+    const int code = parse_and_run(app, argc, argv, exit_code);
+    // What was printed is part of what was asked for: a full disk must not look like success.
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+        print_error("", "standard output cannot be written; what was printed is not complete");
+        return code == kExitDone ? kExitBadInput : code;
+    }
+    return code;
 }

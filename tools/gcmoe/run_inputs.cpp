@@ -28,6 +28,28 @@ Status input_error(const std::string& path, const std::string& problem) {
     return option_error("--inputs", path, problem);
 }
 
+// Every tensor of the file is one that a rank reads: a rank that lost its x, or one past a gap,
+// would be left out in silence otherwise.
+Status check_names(const SafetensorsFile& file, int num_ranks) {
+    for (const checkpoint::TensorRecord& tensor : file.tensors()) {
+        bool known = false;
+        for (const char* name : {"x", "x_scale", "topk_idx", "topk_weights"}) {
+            if (num_ranks == 0) known = known || tensor.name == name;
+            for (int rank = 0; rank < num_ranks; ++rank) {
+                known = known || tensor.name == fmt::format("rank{}.{}", rank, name);
+            }
+        }
+        if (known) continue;
+        const std::string ranks =
+            num_ranks == 0
+                ? "x, x_scale, topk_idx, topk_weights without a rank"
+                : fmt::format("ranks 0 to {} (rank{}.x is missing)", num_ranks - 1, num_ranks);
+        return input_error(file.path(), fmt::format("tensor {} is not read: the file is for {}",
+                                                    checkpoint::quote(tensor.name), ranks));
+    }
+    return {};
+}
+
 // num_ranks: how many ranks the file names; 0 = tensors without a rank prefix.
 Status open_inputs(const std::string& path, std::unique_ptr<SafetensorsFile>* out, int* num_ranks) {
     if (Status status = SafetensorsFile::open(path, out); !status.ok()) {
@@ -38,7 +60,7 @@ Status open_inputs(const std::string& path, std::unique_ptr<SafetensorsFile>* ou
     if (*num_ranks == 0 && !(*out)->contains("x")) {
         return input_error(path, "there is neither a tensor 'rank0.x' nor a tensor 'x'");
     }
-    return {};
+    return check_names(**out, *num_ranks);
 }
 
 std::string shape_text(const TensorView& tensor) {

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "gcmoe/capability.hpp"
@@ -88,6 +89,31 @@ Status check_inputs_alone(const RunOptions& options) {
             fmt::format("contradicts {}, which makes tokens without a file", option));
     }
     return {};
+}
+
+// Files that a run writes must not be files that it reads, or each other.
+Status check_paths(const RunOptions& options) {
+    namespace fs = std::filesystem;
+    const auto whole = [](const std::string& path) {
+        std::error_code error;
+        const fs::path full = fs::weakly_canonical(path, error);
+        return error ? fs::path(path) : full;
+    };
+    const auto check = [&](const char* option, const std::string& path, const char* other,
+                           const std::string& other_path) -> Status {
+        if (path.empty() || other_path.empty()) return {};
+        const fs::path mine = whole(path);
+        const fs::path theirs = whole(other_path);
+        if (mine != theirs && mine.parent_path() != theirs) return {};
+        return option_error(option, path, fmt::format("would overwrite {} {}", other, other_path));
+    };
+    for (const auto& [option, path] : {std::pair{"--out", options.out_path},
+                                       std::pair{"--save-inputs", options.save_inputs_path}}) {
+        GCMOE_RETURN_IF_ERROR(check(option, path, "--inputs", options.inputs_path));
+        GCMOE_RETURN_IF_ERROR(
+            check(option, path, "files of --checkpoint", options.layer.checkpoint));
+    }
+    return check("--out", options.out_path, "--save-inputs", options.save_inputs_path);
 }
 
 Status check_word(const char* option, const std::string& value,
@@ -178,6 +204,7 @@ void add_run_options(CLI::App& command, RunOptions* options) {
 
 Status check_run_options(const RunOptions& options) {
     GCMOE_RETURN_IF_ERROR(check_inputs_alone(options));
+    GCMOE_RETURN_IF_ERROR(check_paths(options));
     std::vector<std::string> names;
     for (const BackendInfo& backend : backends()) {
         names.push_back(backend.name);
