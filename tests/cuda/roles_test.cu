@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <limits>
+#include <ostream>
 
 #include "cuda/gpu_ranks.hpp"
 #include "op/operator_state.hpp"
@@ -20,6 +21,8 @@ struct NamedCase {
     const char* name;
     GpuCase gpu_case;
 };
+
+void PrintTo(const NamedCase& which, std::ostream* out) { *out << which.name; }
 
 Shape small_shape(int num_ranks) {
     Shape shape;
