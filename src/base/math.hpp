@@ -21,14 +21,4 @@ GCMOE_HD constexpr bool is_power_of_two(std::uint64_t value) {
     return value != 0 && (value & (value - 1)) == 0;
 }
 
-// floor(log2(value)); value > 0.
-GCMOE_HD constexpr int floor_log2(std::uint64_t value) {
-    int log = 0;
-    while (value > 1) {
-        value >>= 1;
-        ++log;
-    }
-    return log;
-}
-
 }  // namespace gcmoe

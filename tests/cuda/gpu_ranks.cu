@@ -215,7 +215,7 @@ void GpuRanks::upload_rank(int rank) {
 }
 
 // One launch of every rank: roles 1 and 2 side by side, role 3 behind both.
-std::string GpuRanks::enqueue(void*) {
+void GpuRanks::enqueue() {
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
         must(cuda::dispatch::launch_role1(ranks_[r].launch, as_stream(streams_[2 * r])), "role 1");
         must(cuda::gemm::launch_role2(ranks_[r].launch, case_.shape.activation_scale,
@@ -233,11 +233,10 @@ std::string GpuRanks::enqueue(void*) {
         must(cudaStreamWaitEvent(as_stream(streams_[2 * r]), ended), "wait");
         must(cudaEventDestroy(ended), "event");
     }
-    return {};
 }
 
 std::string GpuRanks::run(int launches) {
-    for (int i = 0; i < launches; ++i) enqueue(nullptr);
+    for (int i = 0; i < launches; ++i) enqueue();
     must(cudaDeviceSynchronize(), "launches");
     std::string failed;
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
@@ -282,7 +281,7 @@ double GpuRanks::time_us(int warm_ups, int timed) {
         must(cudaMemsetAsync(flush, i, kFlushBytes, as_stream(streams_[1])), "flush");
         must(cudaEventRecord(begin, as_stream(streams_[1])), "record");
         must(cudaStreamWaitEvent(as_stream(streams_[0]), begin), "wait");
-        enqueue(nullptr);
+        enqueue();
         must(cudaEventRecord(end, as_stream(streams_[1])), "record");
         must(cudaDeviceSynchronize(), "launch");
         float ms = 0;

@@ -62,7 +62,7 @@ class GpuRanks {
   private:
     void make_inputs(int rank);
     void upload_rank(int rank);
-    std::string enqueue(void* stream_pair);
+    void enqueue();
     template <class T>
     T* upload(const T* from, std::size_t count);
 
