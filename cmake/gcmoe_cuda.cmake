@@ -44,27 +44,39 @@ target_include_directories(gcmoe_cuda_compile PRIVATE
     ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
 target_compile_options(gcmoe_cuda_compile PRIVATE ${GCMOE_CUDA_FLAGS} ${GCMOE_ALL_SM_FLAGS})
 
-# The roles as kernels, sm_90a.
-file(GLOB_RECURSE role_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/cuda/*.cu")
+# The roles as kernels, sm_90a, and the runtime that launches them. The operator (gcmoe) and this
+# library call each other: the operator makes the backend, the backend uses layout and protocol.
+find_package(CUDAToolkit REQUIRED)
+file(GLOB_RECURSE role_sources CONFIGURE_DEPENDS
+    "${PROJECT_SOURCE_DIR}/src/cuda/*.cu" "${PROJECT_SOURCE_DIR}/src/cuda/*.cpp")
 add_library(gcmoe_cuda STATIC ${role_sources})
-target_include_directories(gcmoe_cuda PUBLIC
-    ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+target_include_directories(gcmoe_cuda
+    PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>
+    PRIVATE ${PROJECT_SOURCE_DIR}/src)
 target_compile_options(gcmoe_cuda PRIVATE
-    $<$<COMPILE_LANGUAGE:CUDA>:${GCMOE_CUDA_FLAGS} ${GCMOE_SM90_FLAGS}>)
+    $<$<COMPILE_LANGUAGE:CUDA>:${GCMOE_CUDA_FLAGS} ${GCMOE_SM90_FLAGS}>
+    $<$<COMPILE_LANGUAGE:CXX>:${GCMOE_CODE_FLAGS} ${GCMOE_WARNING_FLAGS}>)
+target_link_libraries(gcmoe_cuda PRIVATE CUDA::cudart_static fmt::fmt ${CMAKE_DL_LIBS} gcmoe)
+target_link_libraries(gcmoe PRIVATE gcmoe_cuda)
+target_compile_definitions(gcmoe PRIVATE GCMOE_HAS_CUDA=1)
 
 # tests/cuda: what needs a GPU; without one each test skips, and is counted as skipped.
-file(GLOB gpu_test_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/cuda/*.cu")
+file(GLOB gpu_test_sources CONFIGURE_DEPENDS
+    "${PROJECT_SOURCE_DIR}/tests/cuda/*.cu" "${PROJECT_SOURCE_DIR}/tests/cuda/*.cpp")
 if(gpu_test_sources)
     find_package(GTest REQUIRED)
     include(GoogleTest)
     enable_testing()
-    add_executable(test_cuda ${gpu_test_sources})
+    add_executable(test_cuda
+        ${gpu_test_sources} "${PROJECT_SOURCE_DIR}/tests/support/virtual_layer.cpp")
     target_include_directories(test_cuda PRIVATE
         ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
     target_compile_options(test_cuda PRIVATE
-        $<$<COMPILE_LANGUAGE:CUDA>:${GCMOE_CUDA_FLAGS} ${GCMOE_SM90_FLAGS}>)
+        $<$<COMPILE_LANGUAGE:CUDA>:${GCMOE_CUDA_FLAGS} ${GCMOE_SM90_FLAGS}>
+        $<$<COMPILE_LANGUAGE:CXX>:${GCMOE_CODE_FLAGS} ${GCMOE_WARNING_FLAGS}>)
     target_link_libraries(test_cuda PRIVATE
-        gcmoe_cuda gcmoe_reference gcmoe fmt::fmt Threads::Threads GTest::gtest_main)
+        gcmoe_cuda gcmoe_reference gcmoe CUDA::cudart_static fmt::fmt Threads::Threads
+        GTest::gtest_main)
     set_target_properties(test_cuda PROPERTIES
         RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests" BUILD_RPATH "$ORIGIN")
     gtest_discover_tests(test_cuda DISCOVERY_MODE PRE_TEST PROPERTIES LABELS cuda TIMEOUT 600)

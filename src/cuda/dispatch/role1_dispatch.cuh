@@ -335,11 +335,13 @@ __device__ __forceinline__ bool run_role1(const GpuLaunch& gpu, std::uint32_t* s
     if (thread == 0) *accounts.failed = 0;
     ptx::cta_barrier();
     const bool begun = protocol::begin_launch<GpuMemory>(gpu.memory, Role::kDispatch, unit,
-                                                         gpu.wait_limit_ns, &launch);
+                                                         device::wait_limit(gpu), &launch);
     if (!begun) *accounts.failed = 1;
     ptx::cta_barrier();
     if (*accounts.failed != 0) return false;
-    if (unit == 0) publish_routing(gpu, launch, accounts);
+    const bool publish = gpu.dispatch_step != device::DispatchStep::kPull;
+    if (unit == 0 && publish) publish_routing(gpu, launch, accounts);
+    if (gpu.dispatch_step == device::DispatchStep::kPublish) return true;
     if (!receive_routing(gpu, launch, accounts)) return false;
     if (unit == 0) publish_blocks(gpu, launch, accounts);
     device::GpuTimes& times = gpu.dispatch_times[unit];
