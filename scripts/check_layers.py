@@ -37,7 +37,8 @@ OUTSIDE = {
 EXTRA = {"tools": {"reference"}}
 
 # Order inside src/cuda; ptx sees nothing of it, a role sees ptx and device.
-CUDA_ORDER = {"ptx": 0, "device": 1, "dispatch": 2, "gemm": 2, "combine": 2, "runtime": 2}
+CUDA_ORDER = {"ptx": 0, "device": 1, "dispatch": 2, "gemm": 2, "combine": 2, "weights": 2,
+              "runtime": 3}
 
 CUDA_PLACES = ("src/cuda/", "tests/cuda/", "tests/cuda_compile/", "bench/cuda/")
 # Third-party and system headers: pattern -> places that may name them.

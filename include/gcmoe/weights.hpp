@@ -96,7 +96,7 @@ class PackedWeights {
     explicit PackedWeights(std::unique_ptr<PackedStorage> storage);
     ~PackedWeights();
     [[nodiscard]] const PackedStorage& storage() const { return *storage_; }
-    // True if the tiles of this global expert id are here.
+    // True if the tiles of this global expert id are here, on the host or on a device.
     [[nodiscard]] bool has_expert(int expert_idx) const;
 
   private:

@@ -224,7 +224,8 @@ bool PackedWeights::has_expert(int expert_idx) const {
     const int num_local = static_cast<int>(storage_->experts.size());
     const int local_idx = expert_idx - storage_->rank * num_local;
     if (local_idx < 0 || local_idx >= num_local) return false;
-    return storage_->experts[static_cast<std::size_t>(local_idx)] != nullptr;
+    if (storage_->experts[static_cast<std::size_t>(local_idx)] != nullptr) return true;
+    return storage_->device != nullptr && storage_->device->has_expert(local_idx);
 }
 
 }  // namespace gcmoe

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "gcmoe/shape.hpp"
@@ -87,16 +88,29 @@ struct PackedExpert {
 
 namespace gcmoe {
 
-// The tiles of one rank, as PackedWeights::pack leaves them.
+// Tiles of one rank in a device's memory, in the form of the backend that made them.
+struct DeviceWeights {
+    virtual ~DeviceWeights() = default;
+    // True if the tiles of this expert are here.
+    [[nodiscard]] virtual bool has_expert(int expert_idx_in_rank) const = 0;
+};
+
+// The tiles of one rank: on the host, as PackedWeights::pack leaves them, or on a device.
 struct PackedStorage {
     Shape shape;
     int rank = 0;
     layout::KOrder order = layout::KOrder::kNatural;  // of the routed experts
-    // (experts_per_rank()), by index in the rank; null = not packed (PackOptions::only_experts).
+    // (experts_per_rank()), by index in the rank; null = not packed (PackOptions::only_experts), or
+    // only on the device.
     std::vector<std::unique_ptr<layout::PackedExpert>> experts;
     bool has_shared = false;
-    layout::PackedFp8Matrix shared_first;   // (2 * shared_inter, hidden), natural order
-    layout::PackedFp8Matrix shared_second;  // (hidden, shared_inter), natural order
+    layout::PackedFp8Matrix shared_first;         // (2 * shared_inter, hidden), natural order
+    layout::PackedFp8Matrix shared_second;        // (hidden, shared_inter), natural order
+    std::shared_ptr<const DeviceWeights> device;  // null = only on the host
+
+    // The upload of the host's tiles that operators share as long as one of them keeps it.
+    mutable std::mutex upload_mutex;
+    mutable std::weak_ptr<const DeviceWeights> upload;
 };
 
 }  // namespace gcmoe
