@@ -11,6 +11,7 @@
 #include "numerics/bits.hpp"
 #include "numerics/e2m1.hpp"
 #include "numerics/e4m3.hpp"
+#include "numerics/quantise.hpp"
 #include "numerics/swiglu.hpp"
 #include "numerics/ue8m0.hpp"
 
@@ -138,6 +139,26 @@ GCMOE_HD inline std::uint16_t rounded_output(double sum, const float* down_bias,
         value += weight * down_bias[column];
     }
     return numerics::bf16_from_float(value);
+}
+
+// 128 columns to E4M3, with an FP32 scale or four UE8M0 ones: the scale word. Shapes: values, codes
+// (128).
+GCMOE_HD inline std::uint32_t requantise_chunk(const double* values, ActivationScale form,
+                                               std::uint8_t* codes) {
+    float group[128];
+    for (int i = 0; i < 128; ++i) group[i] = static_cast<float>(values[i]);
+    if (form == ActivationScale::kFp32K128) {
+        float scale = 0.0F;
+        numerics::quantise_e4m3_fp32(group, 128, codes, &scale);
+        return numerics::float_to_bits(scale);
+    }
+    std::uint32_t word = 0;
+    for (int i = 0; i < 4; ++i) {
+        std::uint8_t code = 0;
+        numerics::quantise_e4m3_ue8m0(group + 32 * i, 32, codes + 32 * i, &code);
+        word |= static_cast<std::uint32_t>(code) << (8 * i);
+    }
+    return word;
 }
 
 // The combine rows of one token, as its owner's memory holds them.

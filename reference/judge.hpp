@@ -7,15 +7,11 @@
 #include <vector>
 
 #include "gcmoe/status.hpp"
+#include "reference/judge_row.hpp"
 #include "reference/layer.hpp"
 
 namespace gcmoe::reference {
 
-// What FP32 sums may be off, in units of the row's RMS (scale cases: of the output column's RMS).
-struct Tolerance {
-    double element;  // of one element, beyond half a step
-    double row_rms;  // RMS over a row of what goes beyond half a step
-};
 inline constexpr Tolerance kCpuTolerance{1e-5, 1e-6};
 inline constexpr Tolerance kHopperTolerance{3e-3, 3e-4};
 

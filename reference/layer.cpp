@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/check.hpp"
-#include "numerics/quantise.hpp"
 #include "reference/parallel.hpp"
 
 namespace gcmoe::reference {
@@ -223,22 +222,7 @@ void load_batch(const Problem& problem, const Batch& batch, Matrix* x,
 void requantise_row(const double* values, int cols, ActivationScale form, std::uint8_t* codes,
                     std::uint32_t* scales) {
     for (int chunk = 0; chunk < cols / 128; ++chunk) {
-        float group[128];
-        for (int i = 0; i < 128; ++i) group[i] = static_cast<float>(values[chunk * 128 + i]);
-        std::uint8_t* chunk_codes = codes + chunk * 128;
-        if (form == ActivationScale::kFp32K128) {
-            float scale = 0.0F;
-            numerics::quantise_e4m3_fp32(group, 128, chunk_codes, &scale);
-            scales[chunk] = numerics::float_to_bits(scale);
-            continue;
-        }
-        std::uint32_t word = 0;
-        for (int i = 0; i < 4; ++i) {
-            std::uint8_t code = 0;
-            numerics::quantise_e4m3_ue8m0(group + 32 * i, 32, chunk_codes + 32 * i, &code);
-            word |= static_cast<std::uint32_t>(code) << (8 * i);
-        }
-        scales[chunk] = word;
+        scales[chunk] = requantise_chunk(values + chunk * 128, form, codes + chunk * 128);
     }
 }
 

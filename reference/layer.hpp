@@ -78,11 +78,11 @@ struct RankStages {
 };
 
 // Where a slot stands in act and combine.
-inline std::size_t slot_idx(const Shape& shape, int token, int slot) {
+GCMOE_HD inline std::size_t slot_idx(const Shape& shape, int token, int slot) {
     return static_cast<std::size_t>(token) * static_cast<std::size_t>(shape.topk) +
            static_cast<std::size_t>(slot);
 }
-inline std::size_t capture_idx(const Shape& shape, int max_tokens, const Place& place) {
+GCMOE_HD inline std::size_t capture_idx(const Shape& shape, int max_tokens, const Place& place) {
     return static_cast<std::size_t>(place.rank) * static_cast<std::size_t>(max_tokens) *
                static_cast<std::size_t>(shape.topk) +
            slot_idx(shape, place.token, place.slot);

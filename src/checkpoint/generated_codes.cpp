@@ -123,9 +123,7 @@ const SharedCodes::Table& SharedCodes::table(int magnitude) {
     if (slot == nullptr) {
         slot = std::make_unique<Table>();
         const float amax = amax_of_magnitude(magnitude);
-        const float inverse = grid_ == ScaleGrid::kFp32Block128
-                                  ? numerics::fp32_inverse_scale(amax)
-                                  : numerics::ue8m0_inverse(numerics::ue8m0_scale_code(amax));
+        const float inverse = shared_inverse_scale(grid_, amax);
         for (int sum = 0; sum < kNumSums; ++sum) {
             (*slot)[static_cast<std::size_t>(sum)] =
                 numerics::e4m3_from_float(weight_of_sum(sum) * inverse);

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "base/host_device.hpp"
+#include "gcmoe/weights.hpp"
 #include "numerics/bf16.hpp"
 #include "numerics/hash.hpp"
 #include "numerics/quantise.hpp"
@@ -146,6 +147,14 @@ GCMOE_HD constexpr void generate_mxfp4_group(const ScaleRule& rule, const Genera
     std::uint8_t normal_code = 0;
     numerics::quantise_mxfp4(values, nibble_bytes, &normal_code);
     *scale_code = generated_scale_code(rule, matrix, row, group_idx, normal_code);
+}
+
+// What the weights of a shared matrix's block are multiplied by before the cast to E4M3; amax is
+// the block's. Its scale is numerics::fp32_scale or ue8m0_scale_code of amax.
+GCMOE_HD constexpr float shared_inverse_scale(ScaleGrid grid, float amax) {
+    return grid == ScaleGrid::kFp32Block128
+               ? numerics::fp32_inverse_scale(amax)
+               : numerics::ue8m0_inverse(numerics::ue8m0_scale_code(amax));
 }
 
 }  // namespace gcmoe::checkpoint

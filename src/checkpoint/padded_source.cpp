@@ -17,8 +17,6 @@ namespace {
 using numerics::kMxfp4Group;
 
 constexpr int kPadMultiple = 128;
-constexpr std::uint8_t kPadScaleCode = 127;  // 2^0
-constexpr float kPadScale = 1.0F;
 
 // What the views of one padded expert point into; holds the expert below for matrices that need no
 // padding.

@@ -2,12 +2,17 @@
 // of 128.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "gcmoe/status.hpp"
 #include "gcmoe/weights.hpp"
 
 namespace gcmoe::checkpoint {
+
+// Scales of groups and blocks that are all padding.
+inline constexpr std::uint8_t kPadScaleCode = 127;  // 2^0
+inline constexpr float kPadScale = 1.0F;
 
 // The sizes after padding, each a multiple of 128; shared_inter 0 for a layer without shared
 // expert.

@@ -10,6 +10,7 @@
 
 #include "base/check.hpp"
 #include "base/math.hpp"
+#include "layout/pack_row.hpp"
 #include "numerics/ue8m0.hpp"
 
 namespace gcmoe::layout {
@@ -20,26 +21,12 @@ using numerics::kUe8m0Nan;
 using numerics::kWindowOctaves;
 using numerics::ScaleWindow;
 
-constexpr int kGroupBytes = kScaleGroupK / 2;
-
-std::size_t index_of(int row, int width, int col) {
-    return static_cast<std::size_t>(row) * static_cast<std::size_t>(width) +
-           static_cast<std::size_t>(col);
-}
-
 const std::uint8_t* nibbles_of(const RoutedSource::Row& row, int group) {
     return row.view->nibbles + index_of(row.row, row.view->cols / 2, group * kGroupBytes);
 }
 
 const std::uint8_t* scales_of(const RoutedSource::Row& row, int group) {
     return row.view->scales + index_of(row.row, row.view->cols / kScaleGroupK, group);
-}
-
-// True if all 32 weights of a K32 group are zero, of either sign.
-bool group_is_zero(const std::uint8_t* nibbles) {
-    std::uint64_t words[2];
-    std::memcpy(words, nibbles, sizeof(words));
-    return ((words[0] | words[1]) & 0x7777777777777777ULL) == 0;
 }
 
 double nibble_value(const std::uint8_t* nibbles, int k, int code) {
@@ -72,11 +59,7 @@ Status scan_rows(const RoutedSource& source, Scan* scan) {
         bool* flags = scan->is_zero.get() + index_of(packed_row, groups, 0);
         for (int group = 0; group < groups; ++group) {
             if (codes[group] == kUe8m0Nan) {
-                return Status(Code::kBadCheckpoint,
-                              fmt::format("{} {} row {}: the UE8M0 scale of K32 group {} (columns "
-                                          "{}..{}) is code 255, NaN",
-                                          source.owner, row.matrix, row.row, group,
-                                          group * kScaleGroupK, (group + 1) * kScaleGroupK - 1));
+                return nan_scale_error({source.owner, row.matrix, row.row}, group);
             }
             flags[group] = group_is_zero(nibbles_of(row, group));
         }
@@ -87,11 +70,6 @@ Status scan_rows(const RoutedSource& source, Scan* scan) {
     return Status();
 }
 
-// Sixteen bits: the four consecutive weights that start at k, k a multiple of 4.
-std::uint32_t four_nibbles(const std::uint8_t* nibbles, int k) {
-    return nibbles[k / 2] | static_cast<std::uint32_t>(nibbles[k / 2 + 1]) << 8;
-}
-
 // Where a row of a tile goes, and the window it is stored under.
 struct ChunkTarget {
     std::uint8_t* tile;
@@ -100,24 +78,15 @@ struct ChunkTarget {
     KOrder order;
 };
 
-// Writes one row of a tile: 128 weights (64 bytes, even k in the low nibble) and 4 positions v,
-// which are 0 for groups of zeros and for codes below the window.
+// Writes one row of a tile: 128 weights (64 bytes, even k in the low nibble) and 4 positions v.
 void store_tile_row(const std::uint8_t* nibbles, const std::uint8_t* codes, const bool* is_zero,
                     const ChunkTarget& to) {
-    for (int quad = 0; quad < 4; ++quad) {
-        for (int step = 0; step < 4; ++step) {
-            const int k = k_of_position(to.order, FragmentPosition{quad, step, 0, 0});
-            const int k_second = k_of_position(to.order, FragmentPosition{quad, step, 1, 0});
-            const std::uint32_t word =
-                fp4_weave_word(four_nibbles(nibbles, k) | four_nibbles(nibbles, k_second) << 16);
-            std::memcpy(to.tile + fp4_word_offset(to.row, quad, step), &word, sizeof(word));
-        }
-    }
-    for (int group = 0; group < kGroupsPerChunk; ++group) {
-        const int v = is_zero[group] ? 0 : std::max(codes[group] - to.base, 0);
-        GCMOE_CHECK(v < kWindowOctaves, v, to.base);
-        to.tile[fp4_scale_offset(to.row, group)] = static_cast<std::uint8_t>(v);
-    }
+    std::uint32_t words[kFp4RowBytes / 4];
+    weave_tile_row(nibbles, to.order, words);
+    std::memcpy(to.tile + fp4_word_offset(to.row, 0, 0), words, sizeof(words));
+    const bool fits =
+        window_positions(codes, is_zero, to.base, to.tile + fp4_scale_offset(to.row, 0));
+    GCMOE_CHECK(fits, to.row, to.base);
 }
 
 // The largest magnitude of a source row.
@@ -148,26 +117,6 @@ void raise_group_scale(std::uint8_t* nibbles, int code, int base, double row_max
         ++report->num_changed_values;
         report->worst_change = std::max(report->worst_change, change / row_max);
     }
-}
-
-Status inexact_error(const RoutedSource& source, int packed_row, int chunk, const bool* is_zero) {
-    const RoutedSource::Row row = source.row(packed_row);
-    const int first_group = chunk * kGroupsPerChunk;
-    const std::uint8_t* codes = scales_of(row, first_group);
-    int low = -1;
-    int high = -1;
-    for (int group = 0; group < kGroupsPerChunk; ++group) {
-        if (is_zero[group]) continue;
-        if (low < 0 || codes[group] < codes[low]) low = group;
-        if (high < 0 || codes[group] > codes[high]) high = group;
-    }
-    GCMOE_CHECK(low >= 0 && high >= 0, packed_row, chunk);
-    return Status(
-        Code::kInexact,
-        fmt::format("{} {} row {}: K32 group {} has scale code {}, group {} of the same 128 "
-                    "columns {}: {} octaves, a packed tile row holds {} exactly",
-                    source.owner, row.matrix, row.row, first_group + low, codes[low],
-                    first_group + high, codes[high], codes[high] - codes[low] + 1, kWindowOctaves));
 }
 
 // A chunk whose scales span more than a window: keeps the largest code at the top of the window and
@@ -229,7 +178,7 @@ Status pack_row_of_chunks(const RoutedSource& source, const Scan& scan, int pack
         if (window.fits) {
             store_tile_row(nibbles_of(row, group), codes, is_zero, to);
         } else if (!allow_inexact) {
-            return inexact_error(source, packed_row, chunk, is_zero);
+            return inexact_error({source.owner, row.matrix, row.row}, chunk, codes, is_zero);
         } else {
             to.base = top_window_base(codes, is_zero);
             if (row_max == 0.0) row_max = row_maximum(row);
@@ -242,38 +191,6 @@ Status pack_row_of_chunks(const RoutedSource& source, const Scan& scan, int pack
 }
 
 // --- FP8 -------------------------------------------------------------------------------------
-
-// Where the scales of a grid stand: entry (row / rows_per_scale, col / cols_per_scale).
-struct GridSteps {
-    int rows_per_scale;
-    int cols_per_scale;
-    bool is_fp32;
-};
-
-GridSteps grid_steps(ScaleGrid grid) {
-    switch (grid) {
-        case ScaleGrid::kFp32Block128:
-            return {128, 128, true};
-        case ScaleGrid::kUe8m0Block128:
-            return {128, 128, false};
-        case ScaleGrid::kUe8m0Block32:
-            return {32, 32, false};
-        case ScaleGrid::kUe8m0Row32:
-            return {1, 32, false};
-    }
-    GCMOE_CHECK(false, static_cast<int>(grid));
-    return {};
-}
-
-float grid_scale(const Fp8View& view, const GridSteps& steps, std::size_t entry) {
-    if (!steps.is_fp32) {
-        return numerics::ue8m0_to_float(static_cast<const std::uint8_t*>(view.scales)[entry]);
-    }
-    float value;  // the bytes of a file need not be aligned
-    std::memcpy(&value, static_cast<const std::uint8_t*>(view.scales) + entry * sizeof(float),
-                sizeof(float));
-    return value;
-}
 
 Status check_grid(const std::string& owner, const char* matrix, const Fp8View& view) {
     const GridSteps steps = grid_steps(view.grid);
@@ -325,27 +242,34 @@ Status check_fp8_source(const SharedSource& source) {
     return check_codes(source.owner, "up", source.up);
 }
 
-// One row of one FP8 tile and its scales.
-void store_fp8_row(const SharedSource::Row& row, int packed_row, int chunk, PackedFp8Matrix* out) {
-    const int tile_row = packed_row % kTileRows;
-    std::uint8_t* tile =
-        out->tiles.data() + out->tile_idx(packed_row / kTileRows, chunk) * kFp8TileBytes;
-    const std::uint8_t* codes =
-        row.view->codes + index_of(row.row, row.view->cols, chunk * kChunkK);
-    for (int k = 0; k < kChunkK; k += 4) {  // four bytes stay together
-        std::memcpy(tile + fp8_tile_offset(tile_row, k, out->order), codes + k, 4);
-    }
-    const GridSteps steps = grid_steps(row.view->grid);
-    const int grid_cols = ceil_div(row.view->cols, steps.cols_per_scale);
-    for (int group = 0; group < out->scale_groups_per_chunk; ++group) {
-        const int grid_col = chunk * out->scale_groups_per_chunk + group;
-        const std::size_t entry = index_of(row.row / steps.rows_per_scale, grid_cols, grid_col);
-        out->scales[out->scale_idx(packed_row, chunk) + static_cast<std::size_t>(group)] =
-            grid_scale(*row.view, steps, entry);
-    }
+}  // namespace
+
+Status nan_scale_error(const MatrixRow& at, int group) {
+    return Status(Code::kBadCheckpoint,
+                  fmt::format("{} {} row {}: the UE8M0 scale of K32 group {} (columns {}..{}) is "
+                              "code 255, NaN",
+                              at.owner, at.matrix, at.row, group, group * kScaleGroupK,
+                              (group + 1) * kScaleGroupK - 1));
 }
 
-}  // namespace
+Status inexact_error(const MatrixRow& at, int chunk, const std::uint8_t* codes,
+                     const bool* is_zero) {
+    const int first_group = chunk * kGroupsPerChunk;
+    int low = -1;
+    int high = -1;
+    for (int group = 0; group < kGroupsPerChunk; ++group) {
+        if (is_zero[group]) continue;
+        if (low < 0 || codes[group] < codes[low]) low = group;
+        if (high < 0 || codes[group] > codes[high]) high = group;
+    }
+    GCMOE_CHECK(low >= 0 && high >= 0, at.row, chunk);
+    return Status(
+        Code::kInexact,
+        fmt::format("{} {} row {}: K32 group {} has scale code {}, group {} of the same 128 "
+                    "columns {}: {} octaves, a packed tile row holds {} exactly",
+                    at.owner, at.matrix, at.row, first_group + low, codes[low], first_group + high,
+                    codes[high], codes[high] - codes[low] + 1, kWindowOctaves));
+}
 
 Status pack_matrix(const RoutedSource& source, KOrder order, bool allow_inexact, PackedMatrix* out,
                    PackReport* report) {
@@ -386,7 +310,11 @@ Status pack_fp8_matrix(const SharedSource& source, PackedFp8Matrix* out) {
         num_tiles * kTileRows * static_cast<std::size_t>(out->scale_groups_per_chunk), 0.0F);
     for (int packed_row = 0; packed_row < out->rows; ++packed_row) {
         for (int chunk = 0; chunk < out->chunks; ++chunk) {
-            store_fp8_row(source.row(packed_row), packed_row, chunk, out);
+            const SharedSource::Row row = source.row(packed_row);
+            std::uint8_t* tile =
+                out->tiles.data() + out->tile_idx(packed_row / kTileRows, chunk) * kFp8TileBytes;
+            store_fp8_row(*row.view, row.row, chunk, tile + packed_row % kTileRows * kChunkK,
+                          out->scales.data() + out->scale_idx(packed_row, chunk));
         }
     }
     return Status();

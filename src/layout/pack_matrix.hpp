@@ -53,6 +53,19 @@ Status pack_matrix(const RoutedSource& source, KOrder order, bool allow_inexact,
 // positive, gate and up with scales of different K width; it names owner, matrix and position.
 Status pack_fp8_matrix(const SharedSource& source, PackedFp8Matrix* out);
 
+// A row of a checkpoint matrix, for messages.
+struct MatrixRow {
+    std::string owner;   // "expert 17"
+    const char* matrix;  // "gate", "up" or "down"
+    int row;
+};
+
+// What a packer says of a UE8M0 code 255, and of a chunk that no window holds (kInexact).
+// Shapes: codes, is_zero (4), of the chunk's K32 groups.
+Status nan_scale_error(const MatrixRow& at, int group);
+Status inexact_error(const MatrixRow& at, int chunk, const std::uint8_t* codes,
+                     const bool* is_zero);
+
 // The MXFP4 matrix that a packed one stands for, rows in packed order.
 struct UnpackedMatrix {
     int rows = 0;

@@ -23,28 +23,41 @@ struct ScaleWindow {
     bool fits;          // every live code is in base..base + 26
 };
 
-// The window of n scale codes. Of all that hold every live code it is the one whose factor is
-// nearest to 1, so that factor times activation scale stays finite and normal wherever the weights
-// allow it: ordinary layers get factor 1. If none holds them: the one that starts at the smallest
-// live code. Groups whose weights are all zero are not live: they take any code, and v = 0. The
-// caller has refused code 255.
-GCMOE_HD constexpr ScaleWindow choose_window(const std::uint8_t* codes, const bool* group_is_zero,
-                                             int n) {
+// The smallest and the largest of some scale codes; empty: largest < 0.
+struct CodeRange {
     int smallest = 256;
     int largest = -1;
-    for (int i = 0; i < n; ++i) {
-        if (group_is_zero[i]) continue;
-        smallest = codes[i] < smallest ? codes[i] : smallest;
-        largest = codes[i] > largest ? codes[i] : largest;
+
+    GCMOE_HD constexpr void add(int code) {
+        smallest = code < smallest ? code : smallest;
+        largest = code > largest ? code : largest;
     }
-    if (largest < 0) return ScaleWindow{kNeutralWindowBase, true};
-    const int highest = smallest < kMaxWindowBase ? smallest : kMaxWindowBase;
-    const int lowest = largest - (kWindowOctaves - 1);
+};
+
+// The window of the live codes of a row or chunk. Of all that hold every live code it is the one
+// whose factor is nearest to 1, so that factor times activation scale stays finite and normal
+// wherever the weights allow it: ordinary layers get factor 1. If none holds them: the one that
+// starts at the smallest live code. The caller has refused code 255.
+GCMOE_HD constexpr ScaleWindow choose_window(const CodeRange& live) {
+    if (live.largest < 0) return ScaleWindow{kNeutralWindowBase, true};
+    const int highest = live.smallest < kMaxWindowBase ? live.smallest : kMaxWindowBase;
+    const int lowest = live.largest - (kWindowOctaves - 1);
     if (lowest > highest) return ScaleWindow{static_cast<std::uint8_t>(highest), false};
     int base = kNeutralWindowBase;
     if (base > highest) base = highest;
     if (base < lowest) base = lowest;
     return ScaleWindow{static_cast<std::uint8_t>(base), true};
+}
+
+// The same of n codes. Groups whose weights are all zero are not live: they take any code, and
+// v = 0.
+GCMOE_HD constexpr ScaleWindow choose_window(const std::uint8_t* codes, const bool* group_is_zero,
+                                             int n) {
+    CodeRange live;
+    for (int i = 0; i < n; ++i) {
+        if (!group_is_zero[i]) live.add(codes[i]);
+    }
+    return choose_window(live);
 }
 
 // 2^(base - 127 + 13): finite and normal for base in 0..kMaxWindowBase.

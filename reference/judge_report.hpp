@@ -1,0 +1,29 @@
+// From numbers to verdicts and sentences: shared by the host's judge and the device's.
+#pragma once
+
+#include "reference/judge.hpp"
+#include "reference/judge_row.hpp"
+
+namespace gcmoe::reference {
+
+// (a) and (b): adds a row's verdict to its rank's.
+void add_row(const Problem& problem, int expert, const Place& place, const RowVerdict& row,
+             RankJudgement* verdict);
+
+// (c): y of a token and column has these bits, its combine rows sum up to those.
+struct WrongSum {
+    int token = 0;
+    int column = 0;
+    std::uint16_t seen = 0;
+    std::uint16_t wanted = 0;
+};
+void add_wrong_sum(const Problem& problem, int rank, const WrongSum& wrong, RankJudgement* verdict);
+
+// (d) and (e): y against the bit-true layer and against plain FP64.
+void add_whole(const Problem& problem, int rank, const DistanceSums& bit_true,
+               const DistanceSums& plain, RankJudgement* verdict);
+
+// Adds what another part of the launch has found of the same rank.
+void merge(const RankJudgement& part, RankJudgement* whole);
+
+}  // namespace gcmoe::reference
