@@ -1,5 +1,6 @@
 # nvcc over tests/cuda_compile/*.cu and one generated file that includes every header both backends
-# share. Objects only: nothing here needs a GPU or the driver.
+# share. Objects only: nothing here needs a GPU or the driver. A file *_sm90a.cu is compiled for
+# sm_90a alone, the others for all targets.
 
 if(NOT CMAKE_CUDA_COMPILER)
     find_program(CMAKE_CUDA_COMPILER nvcc PATHS /usr/local/cuda/bin REQUIRED)
@@ -39,10 +40,17 @@ set(headers_cu "${PROJECT_BINARY_DIR}/generated/cuda_compile/headers.cu")
 file(CONFIGURE OUTPUT "${headers_cu}" CONTENT "${text}")
 
 file(GLOB cuda_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/cuda_compile/*.cu")
+set(sm90_sources ${cuda_sources})
+list(FILTER sm90_sources INCLUDE REGEX "_sm90a\\.cu$")
+list(FILTER cuda_sources EXCLUDE REGEX "_sm90a\\.cu$")
 add_library(gcmoe_cuda_compile OBJECT ${headers_cu} ${cuda_sources})
-target_include_directories(gcmoe_cuda_compile PRIVATE
-    ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
 target_compile_options(gcmoe_cuda_compile PRIVATE ${GCMOE_CUDA_FLAGS} ${GCMOE_ALL_SM_FLAGS})
+add_library(gcmoe_cuda_compile_sm90 OBJECT ${sm90_sources})
+target_compile_options(gcmoe_cuda_compile_sm90 PRIVATE ${GCMOE_CUDA_FLAGS} ${GCMOE_SM90_FLAGS})
+foreach(target gcmoe_cuda_compile gcmoe_cuda_compile_sm90)
+    target_include_directories(${target} PRIVATE
+        ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+endforeach()
 
 # The roles as kernels, sm_90a.
 file(GLOB_RECURSE role_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/cuda/*.cu")
