@@ -20,6 +20,11 @@ if(GCMOE_WERROR)
     list(APPEND GCMOE_CUDA_FLAGS --Werror=all-warnings)
 endif()
 set(GCMOE_SM90_FLAGS -gencode=arch=compute_90a,code=sm_90a)
+set(GCMOE_CUBIN_FLAGS "")
+foreach(cubin IN LISTS GCMOE_CUBINS)
+    string(REPLACE "sm_" "compute_" virtual "${cubin}")
+    list(APPEND GCMOE_CUBIN_FLAGS -gencode=arch=${virtual},code=${cubin})
+endforeach()
 set(GCMOE_ALL_SM_FLAGS ${GCMOE_SM90_FLAGS})
 foreach(arch 100a 103a)
     list(APPEND GCMOE_ALL_SM_FLAGS -gencode=arch=compute_${arch},code=sm_${arch})
@@ -52,20 +57,32 @@ foreach(target gcmoe_cuda_compile gcmoe_cuda_compile_sm90)
         ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
 endforeach()
 
-# The roles as kernels, sm_90a.
+# The roles as kernels, for GCMOE_CUBINS.
 file(GLOB_RECURSE role_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/cuda/*.cu")
 add_library(gcmoe_cuda STATIC ${role_sources})
 target_include_directories(gcmoe_cuda PUBLIC
     ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
 target_compile_options(gcmoe_cuda PRIVATE
-    $<$<COMPILE_LANGUAGE:CUDA>:${GCMOE_CUDA_FLAGS} ${GCMOE_SM90_FLAGS}>)
+    $<$<COMPILE_LANGUAGE:CUDA>:${GCMOE_CUDA_FLAGS} ${GCMOE_CUBIN_FLAGS}>)
+
+# The command carries all kernels, referenced or not: their objects go in directly, the library adds
+# the CUDA runtime.
+target_sources(gcmoe_command PRIVATE $<TARGET_OBJECTS:gcmoe_cuda>)
+target_link_libraries(gcmoe_command PRIVATE gcmoe_cuda)
+
+enable_testing()
+find_package(Python3 3.10 COMPONENTS Interpreter)
+if(Python3_FOUND)
+    add_test(NAME cubins COMMAND ${Python3_EXECUTABLE} -B
+        ${PROJECT_SOURCE_DIR}/scripts/check_cubins.py $<TARGET_FILE:gcmoe_command>)
+    set_tests_properties(cubins PROPERTIES LABELS cuda TIMEOUT 60 SKIP_RETURN_CODE 77)
+endif()
 
 # tests/cuda: what needs a GPU; without one each test skips, and is counted as skipped.
 file(GLOB gpu_test_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/cuda/*.cu")
 if(gpu_test_sources)
     find_package(GTest REQUIRED)
     include(GoogleTest)
-    enable_testing()
     add_executable(test_cuda ${gpu_test_sources})
     target_include_directories(test_cuda PRIVATE
         ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)

@@ -157,7 +157,8 @@ def self_test():
         again = write(root, measured)
         return check(root) + [f"{path} changed twice" for path in again]
 
-    eight, sixteen = "//   k<8>: registers 96, spills 8 / 16", "//   k<16>: registers 96, spills 0 / 0"
+    eight = "//   k<8>: registers 96, spills 8 / 16"
+    sixteen = "//   k<16>: registers 96, spills 0 / 0"
     bad = source_tree.run_self_test(check, [
         ("equal", tree(eight, sixteen), None),
         ("registers", tree("//   k<8>: registers 95, spills 8 / 16", sixteen), "table says"),

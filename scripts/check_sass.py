@@ -34,8 +34,8 @@ LOCAL = re.compile(r"\[R1(?:\+(-?)0x([0-9a-f]+))?\]")
 REGISTER = re.compile(r"^R(\d+)(\.\w+)?$")
 PREDICATE = re.compile(r"^!?U?P(T|\d+)$")
 TARGET = re.compile(r"(?:^|\s)(0x[0-9a-f]+)$")
-NO_RESULT = re.compile(r"^(U?[A-Z0-9]*SETP|U?PLOP3|R2P|RET|BRX|JMX|WARPSYNC|NANOSLEEP|ST|STG|STS|STL"
-                       r"|STSM|RED|REDG|BAR|CALL)$")
+NO_RESULT = re.compile(r"^(U?[A-Z0-9]*SETP|U?PLOP3|R2P|RET|BRX|JMX|WARPSYNC|NANOSLEEP|ST|STG|STS"
+                       r"|STL|STSM|RED|REDG|BAR|CALL)$")
 STORES = ("STS", "STSM")
 DECODE = ("PRMT", "LOP3")
 
@@ -163,7 +163,8 @@ class Listing:
             block = []
             for k in range(start, len(self.code)):
                 block.append(k)
-                if self.code[k].name in ("BRA", "EXIT", "RET", "BRX") and not self.code[k].predicate:
+                last = self.code[k]
+                if last.name in ("BRA", "EXIT", "RET", "BRX") and not last.predicate:
                     break
             if self.index.get(branch_target(self.code[block[-1]])) in inside:
                 found += block
@@ -271,7 +272,8 @@ def self_test():
         ("from shared memory", loop.replace("PRMT R46, R34, R46, R9", "LDS R46, [R3]") + end,
          "R46 of A comes from LDS"),
         ("wide load over it", loop.replace("PRMT R46, R34, R46, R9", "LDS.64 R46, [R3]").replace(
-            "LOP3.LUT R47, R47, 0x80808080, R16, 0xea, !PT", "NOP") + end, "R47 of A comes from LDS"),
+            "LOP3.LUT R47, R47, 0x80808080, R16, 0xea, !PT", "NOP") + end,
+         "R47 of A comes from LDS"),
         ("spilled", loop.replace("back:", "STL.64 [R1+0x8], R46\nLDL R47, [R1+0xc]\nback:") + end,
          None),
         ("spilled, a store between", loop.replace(
