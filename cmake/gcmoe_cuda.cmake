@@ -1,5 +1,6 @@
 # nvcc over tests/cuda_compile/*.cu and one generated file that includes every header both backends
-# share. Objects only: nothing here needs a GPU or the driver.
+# share. Objects only: nothing here needs a GPU or the driver. A file *_sm90a.cu is compiled for
+# sm_90a alone, the others for all targets.
 
 if(NOT CMAKE_CUDA_COMPILER)
     find_program(CMAKE_CUDA_COMPILER nvcc PATHS /usr/local/cuda/bin REQUIRED)
@@ -19,6 +20,11 @@ if(GCMOE_WERROR)
     list(APPEND GCMOE_CUDA_FLAGS --Werror=all-warnings)
 endif()
 set(GCMOE_SM90_FLAGS -gencode=arch=compute_90a,code=sm_90a)
+set(GCMOE_CUBIN_FLAGS "")
+foreach(cubin IN LISTS GCMOE_CUBINS)
+    string(REPLACE "sm_" "compute_" virtual "${cubin}")
+    list(APPEND GCMOE_CUBIN_FLAGS -gencode=arch=${virtual},code=${cubin})
+endforeach()
 set(GCMOE_ALL_SM_FLAGS ${GCMOE_SM90_FLAGS})
 foreach(arch 100a 103a)
     list(APPEND GCMOE_ALL_SM_FLAGS -gencode=arch=compute_${arch},code=sm_${arch})
@@ -39,13 +45,20 @@ set(headers_cu "${PROJECT_BINARY_DIR}/generated/cuda_compile/headers.cu")
 file(CONFIGURE OUTPUT "${headers_cu}" CONTENT "${text}")
 
 file(GLOB cuda_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/cuda_compile/*.cu")
+set(sm90_sources ${cuda_sources})
+list(FILTER sm90_sources INCLUDE REGEX "_sm90a\\.cu$")
+list(FILTER cuda_sources EXCLUDE REGEX "_sm90a\\.cu$")
 add_library(gcmoe_cuda_compile OBJECT ${headers_cu} ${cuda_sources})
-target_include_directories(gcmoe_cuda_compile PRIVATE
-    ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
 target_compile_options(gcmoe_cuda_compile PRIVATE ${GCMOE_CUDA_FLAGS} ${GCMOE_ALL_SM_FLAGS})
+add_library(gcmoe_cuda_compile_sm90 OBJECT ${sm90_sources})
+target_compile_options(gcmoe_cuda_compile_sm90 PRIVATE ${GCMOE_CUDA_FLAGS} ${GCMOE_SM90_FLAGS})
+foreach(target gcmoe_cuda_compile gcmoe_cuda_compile_sm90)
+    target_include_directories(${target} PRIVATE
+        ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+endforeach()
 
-# The roles as kernels, sm_90a, and the runtime that launches them. The operator (gcmoe) and this
-# library call each other: the operator makes the backend, the backend uses layout and protocol.
+# The roles as kernels, for GCMOE_CUBINS, and the runtime that launches them. The operator (gcmoe) and
+# this library call each other: the operator makes the backend, the backend uses layout and protocol.
 find_package(CUDAToolkit REQUIRED)
 file(GLOB_RECURSE role_sources CONFIGURE_DEPENDS
     "${PROJECT_SOURCE_DIR}/src/cuda/*.cu" "${PROJECT_SOURCE_DIR}/src/cuda/*.cpp")
@@ -54,11 +67,19 @@ target_include_directories(gcmoe_cuda
     PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>
     PRIVATE ${PROJECT_SOURCE_DIR}/src)
 target_compile_options(gcmoe_cuda PRIVATE
-    $<$<COMPILE_LANGUAGE:CUDA>:${GCMOE_CUDA_FLAGS} ${GCMOE_SM90_FLAGS}>
+    $<$<COMPILE_LANGUAGE:CUDA>:${GCMOE_CUDA_FLAGS} ${GCMOE_CUBIN_FLAGS}>
     $<$<COMPILE_LANGUAGE:CXX>:${GCMOE_CODE_FLAGS} ${GCMOE_WARNING_FLAGS}>)
 target_link_libraries(gcmoe_cuda PRIVATE CUDA::cudart_static fmt::fmt ${CMAKE_DL_LIBS} gcmoe)
 target_link_libraries(gcmoe PRIVATE gcmoe_cuda)
 target_compile_definitions(gcmoe PRIVATE GCMOE_HAS_CUDA=1)
+
+enable_testing()
+find_package(Python3 3.10 COMPONENTS Interpreter)
+if(Python3_FOUND)
+    add_test(NAME cubins COMMAND ${Python3_EXECUTABLE} -B
+        ${PROJECT_SOURCE_DIR}/scripts/check_cubins.py $<TARGET_FILE:gcmoe_command>)
+    set_tests_properties(cubins PROPERTIES LABELS cuda TIMEOUT 60 SKIP_RETURN_CODE 77)
+endif()
 
 # tests/cuda: what needs a GPU; without one each test skips, and is counted as skipped.
 file(GLOB gpu_test_sources CONFIGURE_DEPENDS
@@ -66,7 +87,6 @@ file(GLOB gpu_test_sources CONFIGURE_DEPENDS
 if(gpu_test_sources)
     find_package(GTest REQUIRED)
     include(GoogleTest)
-    enable_testing()
     add_executable(test_cuda
         ${gpu_test_sources} "${PROJECT_SOURCE_DIR}/tests/support/virtual_layer.cpp")
     target_include_directories(test_cuda PRIVATE
