@@ -30,7 +30,7 @@ __global__ void copies(std::uint8_t* out, const std::uint8_t* from) {
 
 __global__ void threads(std::uint64_t* out) {
     const std::uint32_t me = ptx::cta_idx() * ptx::num_threads() + ptx::thread_idx();
-    std::uint32_t value = ptx::shuffle(me, 3) + ptx::shuffle_xor(me, 8);
+    std::uint32_t value = ptx::shuffle(me, 3) + ptx::shuffle_up(me, 1) + ptx::shuffle_xor(me, 8);
     value = ptx::permute_bytes(value, me, 0x3210) ^ ptx::and_or(value, me, ptx::num_ctas());
     const std::uint32_t lanes = ptx::ballot(value != 0) & ptx::match_any(value);
     ptx::warp_barrier();

@@ -81,7 +81,7 @@ void HostRanks::make_launch(int rank) {
     launch.lead_blocks = state.plans[0].lead_blocks;
     launch.order = storage.order;
     launch.weight_placement = state.shape.weight_placement;
-    launch.wait_limit_ns = kWaitLimitNs;
+    launch.first_limit_ns = launch.wait_limit_ns = kWaitLimitNs;
     launch.y = y_[at].data();
     launch.y_stride = state.shape.hidden;
     times_[at].resize(kDispatchUnits + 2 * kComputeUnits);

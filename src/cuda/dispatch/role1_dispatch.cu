@@ -17,22 +17,21 @@ __global__ void __launch_bounds__(kThreads, 1)
     device::note_end(times, run_role1(launch, shared_words));
 }
 
-std::size_t shared_bytes(const device::GpuLaunch& launch) {
-    const layout::SymmetricHeap& heap = launch.memory.heap;
-    return device::one_cta_per_sm(
-        4 * std::size_t{account_words(launch.num_experts, heap.num_ranks, heap.experts_per_rank)});
-}
-
 }  // namespace
 
+std::size_t role1_shared_bytes(std::uint32_t num_experts, std::uint32_t num_ranks) {
+    return 4 * std::size_t{account_words(num_experts, num_ranks, num_experts / num_ranks)};
+}
+
 cudaError_t prepare_role1() {
-    return device::prepare_kernel(&role1_kernel, kThreads, device::kOneCtaPerSmBytes);
+    return device::prepare_kernel(&role1_kernel, kThreads, device::kMostSharedBytes);
 }
 
 cudaError_t launch_role1(const device::GpuLaunch& launch, cudaStream_t stream) {
+    const std::size_t bytes = device::one_cta_per_sm(
+        role1_shared_bytes(launch.num_experts, launch.memory.heap.num_ranks));
     return device::launch_kernel(
-        &role1_kernel, {launch.memory.plan.dispatch_units, kThreads, shared_bytes(launch)}, launch,
-        stream);
+        &role1_kernel, {launch.memory.plan.dispatch_units, kThreads, bytes}, launch, stream);
 }
 
 }  // namespace gcmoe::cuda::dispatch

@@ -27,6 +27,12 @@ __device__ __forceinline__ T shuffle(T value, int lane) {
     return __shfl_sync(0xFFFFFFFFU, value, lane);
 }
 
+// From the lane `lanes` below; lanes below `lanes` keep their own value.
+template <class T>
+__device__ __forceinline__ T shuffle_up(T value, std::uint32_t lanes) {
+    return __shfl_up_sync(0xFFFFFFFFU, value, lanes);
+}
+
 __device__ __forceinline__ std::uint32_t ballot(bool condition) {
     return __ballot_sync(0xFFFFFFFFU, condition);
 }

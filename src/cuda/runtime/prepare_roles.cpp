@@ -28,6 +28,7 @@ Status warm_up_roles(cudaStream_t dispatch, cudaStream_t compute) {
     device::GpuLaunch nothing;
     nothing.is_warm_up = 1;
     nothing.memory.plan.dispatch_units = 1;
+    nothing.memory.heap.num_ranks = 1;
     nothing.memory.plan.compute_units = 1;
     GCMOE_RETURN_IF_ERROR(
         cuda_status(dispatch::launch_role1(nothing, dispatch), "warming up role 1"));

@@ -32,6 +32,12 @@ T shuffle_xor(T value, int mask) {
     return shuffle(value, static_cast<int>(host_stub::here().idx % 32) ^ mask);
 }
 
+template <class T>
+T shuffle_up(T value, std::uint32_t lanes) {
+    const std::uint32_t lane = host_stub::here().idx % 32;
+    return shuffle(value, static_cast<int>(lane < lanes ? lane : lane - lanes));
+}
+
 // One bit per lane of the warp for which `holds(what the lane shows)`.
 template <class Holds>
 std::uint32_t lanes_where(std::uint32_t value, const Holds& holds) {

@@ -1,0 +1,290 @@
+// Role 1's routing: how many rows of which expert go where, published to all ranks and received
+// from them.
+#pragma once
+
+#include <cstdint>
+
+#include "base/math.hpp"
+#include "cuda/device/gpu_launch.cuh"
+#include "cuda/device/gpu_memory.cuh"
+#include "cuda/device/warp.cuh"
+#include "cuda/ptx/math.cuh"
+#include "cuda/ptx/sync.cuh"
+#include "protocol/done.hpp"
+#include "protocol/receive_counters.hpp"
+#include "protocol/ring.hpp"
+
+namespace gcmoe::cuda::dispatch {
+
+using device::GpuLaunch;
+using device::GpuMemory;
+using protocol::Launch;
+
+inline constexpr std::uint32_t kThreads = 512;
+inline constexpr std::uint32_t kWarps = kThreads / 32;
+// Slots that a lane holds in registers at once, so that their loads are in flight together.
+inline constexpr std::uint32_t kSlotBatch = 4;
+
+// The CTA's accounts in shared memory.
+struct Accounts {
+    std::uint32_t* list_next;  // (kWarps, num_experts) the warp's next entry of the expert's list;
+                               // CTA 0 only
+    std::uint32_t* bad_slot;   // (kWarps) first slot with a bad id, or kNoSlot; CTA 0 only
+    std::uint32_t* counts;     // (num_ranks, experts_per_rank) this launch's counts
+    std::uint32_t* offsets;    // (num_ranks, experts_per_rank) start in the source's list
+    std::uint32_t* first_row;  // (experts_per_rank + 1) rows of the experts before
+    std::uint32_t* first_block;  // (experts_per_rank + 1) blocks of the experts before
+    std::uint32_t* failed;       // 1: somebody gave up, all leave
+};
+inline constexpr std::uint32_t kNoSlot = 0xFFFFFFFFU;
+
+GCMOE_HD inline std::uint32_t account_words(std::uint32_t num_experts, std::uint32_t num_ranks,
+                                            std::uint32_t per_rank) {
+    return kWarps * (num_experts + 1) + 2 * num_ranks * per_rank + 2 * (per_rank + 1) + 1;
+}
+
+__device__ __forceinline__ Accounts place_accounts(std::uint32_t* shared, const GpuLaunch& gpu) {
+    const std::uint32_t per_rank = gpu.memory.heap.experts_per_rank;
+    const std::uint32_t cells = gpu.memory.heap.num_ranks * per_rank;
+    Accounts accounts;
+    accounts.list_next = shared;
+    accounts.bad_slot = accounts.list_next + kWarps * gpu.num_experts;
+    accounts.counts = accounts.bad_slot + kWarps;
+    accounts.offsets = accounts.counts + cells;
+    accounts.first_row = accounts.offsets + cells;
+    accounts.first_block = accounts.first_row + per_rank + 1;
+    accounts.failed = accounts.first_block + per_rank + 1;
+    return accounts;
+}
+
+// A warp's part of the slots: a contiguous range, so that lists are in slot order.
+struct SlotRange {
+    std::uint64_t begin;
+    std::uint64_t end;
+};
+
+__device__ __forceinline__ SlotRange slots_of_warp(std::uint64_t num_slots, std::uint32_t warp) {
+    const std::uint64_t share =
+        round_up(ceil_div(num_slots, std::uint64_t{kWarps}), std::uint64_t{32});
+    const std::uint64_t begin = share * warp;
+    const std::uint64_t end = begin + share;
+    return {begin < num_slots ? begin : num_slots, end < num_slots ? end : num_slots};
+}
+
+// One warp, 32 slots: a lane's place in its expert's list is the expert's next free entry plus the
+// lanes before it with the same expert. expert < 0: unused slot.
+__device__ __forceinline__ void place_slots(const GpuLaunch& gpu, const Launch& launch,
+                                            std::uint32_t* list_next, std::uint64_t slot,
+                                            std::int32_t expert, bool write_lists) {
+    const layout::RankMemory& memory = gpu.memory;
+    const std::uint32_t lane = ptx::thread_idx() % 32;
+    const std::uint32_t same = ptx::match_any(static_cast<std::uint32_t>(expert));
+    const std::uint32_t before = ptx::count_bits(same & ((1U << lane) - 1));
+    if (write_lists && expert >= 0) {
+        const auto e = static_cast<std::uint32_t>(expert);
+        protocol::slot_list<GpuMemory>(memory, e / memory.heap.experts_per_rank, memory.rank(),
+                                       launch.generation)[list_next[e] + before] =
+            static_cast<std::uint32_t>(slot);
+    }
+    ptx::warp_barrier();
+    if (expert >= 0 && before == 0) list_next[expert] += ptx::count_bits(same);
+    ptx::warp_barrier();
+}
+
+// All warps of CTA 0, each over its range of slots. First pass counts, second writes lists.
+// bad_slot: the warp's first slot with an id past the last expert.
+__device__ __forceinline__ void walk_slots(const GpuLaunch& gpu, const Launch& launch,
+                                           const Accounts& accounts, bool write_lists) {
+    const layout::SymmetricHeap& heap = gpu.memory.heap;
+    const std::uint32_t lane = ptx::thread_idx() % 32;
+    const std::uint32_t warp = ptx::thread_idx() / 32;
+    const SlotRange range = slots_of_warp(std::uint64_t{launch.num_tokens} * heap.topk, warp);
+    std::uint32_t* list_next = accounts.list_next + warp * gpu.num_experts;
+    for (std::uint64_t first = range.begin; first < range.end; first += 32 * kSlotBatch) {
+        std::int64_t ids[kSlotBatch];
+#pragma unroll
+        for (std::uint32_t i = 0; i < kSlotBatch; ++i) {
+            const std::uint64_t slot = first + 32 * i + lane;
+            ids[i] = slot < range.end ? heap.expert_id(gpu.memory.own_heap(), slot) : -1;
+        }
+#pragma unroll
+        for (std::uint32_t i = 0; i < kSlotBatch; ++i) {
+            const std::uint64_t slot = first + 32 * i + lane;
+            const bool bad = ids[i] >= static_cast<std::int64_t>(gpu.num_experts);
+            const std::uint32_t bad_lanes = ptx::ballot(bad);
+            if (bad_lanes != 0 && lane == ptx::first_bit(bad_lanes) &&
+                accounts.bad_slot[warp] == kNoSlot) {
+                accounts.bad_slot[warp] = static_cast<std::uint32_t>(slot);
+            }
+            const std::int32_t expert = bad || ids[i] < 0 ? -1 : static_cast<std::int32_t>(ids[i]);
+            place_slots(gpu, launch, list_next, slot, expert, write_lists);
+        }
+    }
+}
+
+// CTA 0, thread 0: the launch's first id past the last expert, for the host.
+__device__ __forceinline__ void note_bad_index(const GpuLaunch& gpu, const Launch& launch,
+                                               const Accounts& accounts) {
+    layout::StateWords& state = *gpu.memory.state();
+    std::uint32_t slot = kNoSlot;
+    for (std::uint32_t warp = 0; warp < kWarps && slot == kNoSlot; ++warp) {
+        slot = accounts.bad_slot[warp];
+    }
+    if (slot == kNoSlot || state.bad_index_claimed != 0) return;
+    state.bad_index_claimed = std::uint64_t{launch.generation} + 1;
+    state.bad_index_slot = slot;
+    state.bad_index_id = gpu.memory.heap.expert_id(gpu.memory.own_heap(), slot);
+}
+
+// Warps' counts -> counts of the experts, and where each warp's entries of an expert's list start.
+// Lists of an owner's experts stand behind each other; num_experts = ranks * per_rank.
+__device__ __forceinline__ void place_lists(const GpuLaunch& gpu, const Accounts& accounts) {
+    const std::uint32_t per_rank = gpu.memory.heap.experts_per_rank;
+    const std::uint32_t thread = ptx::thread_idx();
+    for (std::uint32_t e = thread; e < gpu.num_experts; e += kThreads) {
+        std::uint32_t count = 0;
+        for (std::uint32_t warp = 0; warp < kWarps; ++warp) {
+            std::uint32_t& next = accounts.list_next[warp * gpu.num_experts + e];
+            const std::uint32_t own = next;
+            next = count;
+            count += own;
+        }
+        accounts.counts[e] = count;
+    }
+    ptx::cta_barrier();
+    // One warp per owner: prefix sums over its experts.
+    const std::uint32_t lane = thread % 32;
+    for (std::uint32_t owner = thread / 32; owner < gpu.memory.heap.num_ranks; owner += kWarps) {
+        std::uint32_t start = 0;
+        for (std::uint32_t first = 0; first < per_rank; first += 32) {
+            const std::uint32_t e = first + lane;
+            const std::uint32_t count = e < per_rank ? accounts.counts[owner * per_rank + e] : 0;
+            const std::uint32_t upto = device::warp_sum_upto(count);
+            if (e < per_rank) accounts.offsets[owner * per_rank + e] = start + upto - count;
+            start += ptx::shuffle(upto, 31);
+        }
+    }
+    ptx::cta_barrier();
+    for (std::uint32_t i = thread; i < kWarps * gpu.num_experts; i += kThreads) {
+        accounts.list_next[i] += accounts.offsets[i % gpu.num_experts];
+    }
+}
+
+// CTA 0: counts per expert, slot lists to the owners, then the count words (R2).
+__device__ __forceinline__ void publish_routing(const GpuLaunch& gpu, const Launch& launch,
+                                                const Accounts& accounts) {
+    const layout::RankMemory& memory = gpu.memory;
+    const std::uint32_t per_rank = memory.heap.experts_per_rank;
+    const std::uint32_t thread = ptx::thread_idx();
+    for (std::uint32_t i = thread; i < kWarps * gpu.num_experts; i += kThreads) {
+        accounts.list_next[i] = 0;
+    }
+    if (thread < kWarps) accounts.bad_slot[thread] = kNoSlot;
+    ptx::cta_barrier();
+    walk_slots(gpu, launch, accounts, false);
+    ptx::cta_barrier();
+    if (thread == 0) note_bad_index(gpu, launch, accounts);
+    place_lists(gpu, accounts);
+    ptx::cta_barrier();
+    walk_slots(gpu, launch, accounts, true);
+    ptx::cta_barrier();
+    for (std::uint32_t i = thread; i < gpu.num_experts; i += kThreads) {
+        const std::uint32_t e = (i + memory.rank() * per_rank) % gpu.num_experts;
+        protocol::publish_count<GpuMemory>(memory, launch, e / per_rank, e % per_rank,
+                                           accounts.counts[e]);
+    }
+    ptx::cta_barrier();  // counts are overwritten by what is received
+}
+
+// One warp: first_row holds rows per expert; both arrays become sums over the experts before.
+__device__ __forceinline__ void sum_before(const Accounts& accounts, std::uint32_t per_rank,
+                                           std::uint32_t row_block) {
+    const std::uint32_t lane = ptx::thread_idx() % 32;
+    std::uint32_t row = 0;
+    std::uint32_t block = 0;
+    for (std::uint32_t first = 0; first <= per_rank; first += 32) {
+        const std::uint32_t e = first + lane;
+        const std::uint32_t rows = e < per_rank ? accounts.first_row[e] : 0;
+        const std::uint32_t blocks = ceil_div(rows, row_block);
+        const std::uint32_t rows_upto = device::warp_sum_upto(rows);
+        const std::uint32_t blocks_upto = device::warp_sum_upto(blocks);
+        if (e <= per_rank) {
+            accounts.first_row[e] = row + rows_upto - rows;
+            accounts.first_block[e] = block + blocks_upto - blocks;
+        }
+        row += ptx::shuffle(rows_upto, 31);
+        block += ptx::shuffle(blocks_upto, 31);
+    }
+}
+
+// All threads: every source's count words, then entries, rows and blocks before each expert.
+__device__ __forceinline__ bool receive_routing(const GpuLaunch& gpu, const Launch& launch,
+                                                const Accounts& accounts) {
+    const layout::RankMemory& memory = gpu.memory;
+    const std::uint32_t per_rank = memory.heap.experts_per_rank;
+    const std::uint32_t cells = memory.heap.num_ranks * per_rank;
+    const std::uint32_t thread = ptx::thread_idx();
+    for (std::uint32_t i = thread; i < cells; i += kThreads) {
+        if (!protocol::wait_count<GpuMemory>(memory, launch, i / per_rank, i % per_rank,
+                                             &accounts.counts[i])) {
+            *accounts.failed = 1;
+            break;
+        }
+    }
+    ptx::cta_barrier();
+    if (*accounts.failed != 0) return false;
+    for (std::uint32_t s = thread; s < memory.heap.num_ranks; s += kThreads) {
+        if (!protocol::locate_entries<GpuMemory>(memory, launch, s, accounts.counts + s * per_rank,
+                                                 accounts.offsets + s * per_rank)) {
+            *accounts.failed = 1;
+        }
+    }
+    for (std::uint32_t e = thread; e < per_rank; e += kThreads) {
+        std::uint32_t rows = 0;
+        for (std::uint32_t s = 0; s < memory.heap.num_ranks; ++s)
+            rows += accounts.counts[s * per_rank + e];
+        accounts.first_row[e] = rows;
+    }
+    ptx::cta_barrier();
+    if (thread < 32) sum_before(accounts, per_rank, memory.plan.row_block);
+    ptx::cta_barrier();
+    return *accounts.failed == 0;
+}
+
+// CTA 0: the tables that role 2 and the host read; the order of publish_num_blocks is R7.
+__device__ __forceinline__ void publish_blocks(const GpuLaunch& gpu, const Launch& launch,
+                                               const Accounts& accounts) {
+    const layout::RankMemory& memory = gpu.memory;
+    const std::uint32_t per_rank = memory.heap.experts_per_rank;
+    const std::uint32_t thread = ptx::thread_idx();
+    auto* statistics = memory.at<std::uint64_t>(memory.local.statistics);
+    for (std::uint32_t e = thread; e < per_rank; e += kThreads) {
+        const std::uint32_t rows = accounts.first_row[e + 1] - accounts.first_row[e];
+        statistics[e] += rows;
+        std::uint32_t index = accounts.first_block[e];
+        for (std::uint32_t first = 0; first < rows; first += memory.plan.row_block) {
+            const std::uint32_t left = rows - first;
+            const protocol::Block block = protocol::block_at(memory, launch, index++);
+            protocol::publish_block<GpuMemory>(
+                memory, launch, block, left < memory.plan.row_block ? left : memory.plan.row_block,
+                e);
+        }
+    }
+    for (std::uint32_t s = thread; s < memory.heap.num_ranks; s += kThreads) {
+        std::uint32_t rows = 0;
+        for (std::uint32_t e = 0; e < per_rank; ++e) {
+            rows += accounts.counts[s * per_rank + e];
+            memory.source_count(s)[e] = accounts.counts[s * per_rank + e];
+            memory.source_offset(s)[e] = accounts.offsets[s * per_rank + e];
+        }
+        protocol::set_rows_target(memory, s, rows);
+        if (rows == 0) protocol::publish_done_without_rows<GpuMemory>(memory, launch, s);
+    }
+    ptx::cta_barrier();
+    if (thread != 0) return;
+    memory.state()->rows_received += accounts.first_row[per_rank];
+    memory.state()->blocks_received += accounts.first_block[per_rank];
+    protocol::publish_num_blocks<GpuMemory>(memory, launch, accounts.first_block[per_rank]);
+}
+
+}  // namespace gcmoe::cuda::dispatch
