@@ -52,6 +52,15 @@ target_include_directories(gcmoe_cuda PUBLIC
 target_compile_options(gcmoe_cuda PRIVATE
     $<$<COMPILE_LANGUAGE:CUDA>:${GCMOE_CUDA_FLAGS} ${GCMOE_SM90_FLAGS}>)
 
+# The judge's half for a GPU, sm_90a.
+file(GLOB judge_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/reference/cuda/*.cu")
+add_library(gcmoe_reference_cuda STATIC ${judge_sources})
+target_include_directories(gcmoe_reference_cuda PUBLIC
+    ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+target_compile_options(gcmoe_reference_cuda PRIVATE
+    $<$<COMPILE_LANGUAGE:CUDA>:${GCMOE_CUDA_FLAGS} ${GCMOE_SM90_FLAGS}>)
+target_link_libraries(gcmoe_reference_cuda PUBLIC gcmoe_reference)
+
 # tests/cuda: what needs a GPU; without one each test skips, and is counted as skipped.
 file(GLOB gpu_test_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/cuda/*.cu")
 if(gpu_test_sources)
@@ -64,7 +73,7 @@ if(gpu_test_sources)
     target_compile_options(test_cuda PRIVATE
         $<$<COMPILE_LANGUAGE:CUDA>:${GCMOE_CUDA_FLAGS} ${GCMOE_SM90_FLAGS}>)
     target_link_libraries(test_cuda PRIVATE
-        gcmoe_cuda gcmoe_reference gcmoe fmt::fmt Threads::Threads GTest::gtest_main)
+        gcmoe_reference_cuda gcmoe_cuda gcmoe_reference gcmoe fmt::fmt Threads::Threads GTest::gtest_main)
     set_target_properties(test_cuda PROPERTIES
         RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests" BUILD_RPATH "$ORIGIN")
     gtest_discover_tests(test_cuda DISCOVERY_MODE PRE_TEST PROPERTIES LABELS cuda TIMEOUT 600)
