@@ -57,8 +57,9 @@ foreach(target gcmoe_cuda_compile gcmoe_cuda_compile_sm90)
         ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
 endforeach()
 
-# The roles as kernels, for GCMOE_CUBINS, and the runtime that launches them. The operator (gcmoe) and
-# this library call each other: the operator makes the backend, the backend uses layout and protocol.
+# The roles as kernels, for GCMOE_CUBINS, and the runtime that launches them. The operator (gcmoe)
+# and this library call each other: the operator makes the backend, the backend uses layout and
+# protocol.
 find_package(CUDAToolkit REQUIRED)
 file(GLOB_RECURSE role_sources CONFIGURE_DEPENDS
     "${PROJECT_SOURCE_DIR}/src/cuda/*.cu" "${PROJECT_SOURCE_DIR}/src/cuda/*.cpp")
@@ -81,6 +82,15 @@ if(Python3_FOUND)
     set_tests_properties(cubins PROPERTIES LABELS cuda TIMEOUT 60 SKIP_RETURN_CODE 77)
 endif()
 
+# The judge's half for a GPU, sm_90a.
+file(GLOB judge_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/reference/cuda/*.cu")
+add_library(gcmoe_reference_cuda STATIC ${judge_sources})
+target_include_directories(gcmoe_reference_cuda PUBLIC
+    ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+target_compile_options(gcmoe_reference_cuda PRIVATE
+    $<$<COMPILE_LANGUAGE:CUDA>:${GCMOE_CUDA_FLAGS} ${GCMOE_SM90_FLAGS}>)
+target_link_libraries(gcmoe_reference_cuda PUBLIC gcmoe_reference)
+
 # tests/cuda: what needs a GPU; without one each test skips, and is counted as skipped.
 file(GLOB gpu_test_sources CONFIGURE_DEPENDS
     "${PROJECT_SOURCE_DIR}/tests/cuda/*.cu" "${PROJECT_SOURCE_DIR}/tests/cuda/*.cpp")
@@ -95,8 +105,8 @@ if(gpu_test_sources)
         $<$<COMPILE_LANGUAGE:CUDA>:${GCMOE_CUDA_FLAGS} ${GCMOE_SM90_FLAGS}>
         $<$<COMPILE_LANGUAGE:CXX>:${GCMOE_CODE_FLAGS} ${GCMOE_WARNING_FLAGS}>)
     target_link_libraries(test_cuda PRIVATE
-        gcmoe_cuda gcmoe_reference gcmoe CUDA::cudart_static fmt::fmt Threads::Threads
-        GTest::gtest_main)
+        gcmoe_reference_cuda gcmoe_cuda gcmoe_reference gcmoe CUDA::cudart_static fmt::fmt
+        Threads::Threads GTest::gtest_main)
     set_target_properties(test_cuda PROPERTIES
         RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests" BUILD_RPATH "$ORIGIN")
     gtest_discover_tests(test_cuda DISCOVERY_MODE PRE_TEST PROPERTIES LABELS cuda TIMEOUT 600)

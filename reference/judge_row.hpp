@@ -151,7 +151,8 @@ GCMOE_HD inline CodedRow act_row(const Shape& shape, const RankOutputs* outputs,
         return {own.shared_act + token * inter, own.shared_act_scale + token * (inter / 128),
                 shape.activation_scale};
     }
-    const RankOutputs& owner = outputs[expert / shape.experts_per_rank()];
+    const int experts_per_rank = shape.num_experts / shape.num_ranks;
+    const RankOutputs& owner = outputs[expert / experts_per_rank];
     const std::size_t idx = capture_idx(shape, owner.max_tokens, place);
     const auto inter = static_cast<std::size_t>(shape.inter);
     return {owner.act + idx * inter, owner.act_scale + idx * (inter / 128), shape.activation_scale};
