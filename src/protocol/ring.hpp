@@ -98,18 +98,27 @@ struct ActivationRing {
         return wait_for<M, M>(memory, launch, ring_site(Signal::kL2Empty, block, target),
                               memory.l2_empty_count(block.place), judge);
     }
-    // Second GEMM: chunk `chunk_idx` may be read (R18, R19).
+    // Second GEMM: chunk `chunk_idx` may be read (R18, R19). `ready`: bits of the block's chunks that
+    // this thread has already acquired in this task, 0 before the first wait; a chunk among them is
+    // not looked at again. That holds for the whole task: the bits flip back only in the next lap,
+    // which waits for this task's release (R15).
     [[nodiscard]] static GCMOE_HD bool consumer_wait(const layout::RankMemory& memory,
                                                      const Launch& launch, const Block& block,
-                                                     std::uint32_t chunk_idx) {
+                                                     std::uint32_t chunk_idx,
+                                                     std::uint64_t* ready = nullptr) {
         if (!keeps<M>(Rule::kWaitMask)) return true;
+        if (ready != nullptr && ((*ready >> chunk_idx) & 1) != 0) return true;
         // Before lap L every bit equals L & 1: flipped once a lap, zero before lap 0.
         const std::uint64_t before = keeps<M>(Rule::kMaskSense) ? block.lap & 1 : 0;
         const auto judge = [before, chunk_idx](std::uint64_t value) {
             return ((value >> chunk_idx) & 1) != before ? Seen::kReady : Seen::kNotYet;
         };
         WaitSite site = ring_site(Signal::kL2Full, block, std::uint64_t{1} << chunk_idx);
-        return wait_for<M, M>(memory, launch, site, memory.l2_full_mask(block.place), judge);
+        std::uint64_t seen = 0;
+        if (!wait_for<M, M>(memory, launch, site, memory.l2_full_mask(block.place), judge, &seen))
+            return false;
+        if (ready != nullptr) *ready = before != 0 ? ~seen : seen;
+        return true;
     }
     // Second GEMM: this task has read the block's activations and origins (R20).
     static GCMOE_HD void consumer_release(const layout::RankMemory& memory, const Block& block) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 
 #include "checkpoint/generated_layer.hpp"
@@ -80,6 +81,7 @@ GpuRanks::GpuRanks(const GpuCase& gpu_case) : case_(gpu_case) {
     options.plans[0].row_block = case_.row_block;
     options.plans[0].ring_blocks = case_.ring_blocks;
     options.plans[0].second_columns = 256;  // four row tiles a task
+    options.plans[0].lead_blocks = case_.lead_blocks;
     weights_.resize(num_ranks);
     ops_.resize(num_ranks);
     inputs_.resize(num_ranks);
@@ -291,6 +293,47 @@ double GpuRanks::time_us(int warm_ups, int timed) {
     cudaFree(flush);
     std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
     return times[times.size() / 2];
+}
+
+void GpuRanks::reset(int num_tokens, int row_block, int lead_blocks) {
+    for (std::size_t r = 0; r < ranks_.size(); ++r) {
+        const OperatorState& state = ops_[r]->state();
+        cuda::device::GpuLaunch& launch = ranks_[r].launch;
+        must(cudaMemcpy(ranks_[r].heap, state.backend->heap_base(), state.heap.bytes,
+                        cudaMemcpyHostToDevice),
+             "heap");
+        must(cudaMemcpy(ranks_[r].local, state.backend->local_base(), state.local.bytes,
+                        cudaMemcpyHostToDevice),
+             "local");
+        const auto tokens = static_cast<std::uint32_t>(num_tokens);
+        std::uint8_t* word =
+            ranks_[r].local + state.local.state + offsetof(layout::StateWords, num_tokens);
+        must(cudaMemcpy(word, &tokens, sizeof(tokens), cudaMemcpyHostToDevice), "num_tokens");
+        const layout::PlanMemory& plan = state.plans[0].memory;
+        const auto rows = static_cast<std::uint32_t>(row_block);
+        launch.memory.plan.row_block = rows;
+        launch.memory.plan.ring_blocks = std::bit_floor(plan.ring_blocks * plan.row_block / rows);
+        launch.lead_blocks = static_cast<std::uint32_t>(lead_blocks);
+    }
+}
+
+RoleTimes GpuRanks::role_times() {
+    const cuda::device::GpuLaunch& launch = ranks_[0].launch;
+    const auto span = [](const cuda::device::GpuTimes* from, std::uint32_t units) {
+        std::vector<cuda::device::GpuTimes> times(units);
+        must(cudaMemcpy(times.data(), from, units * sizeof(times[0]), cudaMemcpyDeviceToHost),
+             "times");
+        std::uint64_t begin = ~0ULL;
+        std::uint64_t end = 0;
+        for (const auto& unit : times) {
+            begin = std::min<std::uint64_t>(begin, unit.begin_ns);
+            end = std::max<std::uint64_t>(end, unit.end_ns);
+        }
+        return static_cast<double>(end - begin) / 1e3;
+    };
+    return {span(launch.dispatch_times, launch.memory.plan.dispatch_units),
+            span(launch.compute_times, launch.memory.plan.compute_units),
+            span(launch.combine_times, launch.memory.plan.compute_units)};
 }
 
 reference::Problem GpuRanks::problem() {

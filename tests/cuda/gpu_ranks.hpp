@@ -26,6 +26,14 @@ struct GpuCase {
     bool per_column = false;
     int dispatch_units = 2;
     int compute_units = 14;
+    int lead_blocks = 0;  // 0: the plan's default
+};
+
+// Microseconds of one launch of a rank's roles, first CTA's begin to last CTA's end.
+struct RoleTimes {
+    double dispatch_us = 0;
+    double compute_us = 0;
+    double combine_us = 0;
 };
 
 // One rank's memory on the device and, after run(), its copy on the host.
@@ -53,6 +61,11 @@ class GpuRanks {
     void run_on_cpu(int launches);
     // Median microseconds of one launch of rank 0, L2 flushed by writing 512 MiB before each.
     double time_us(int warm_ups, int timed);
+    // For timing only, before run(): as at the start, with other numbers of tokens (at most the
+    // case's), of rows of a block (ring_blocks shrinks alike) and of blocks in the lead.
+    void reset(int num_tokens, int row_block, int lead_blocks);
+    // Of rank 0's last launch.
+    [[nodiscard]] RoleTimes role_times();
 
     [[nodiscard]] const std::vector<GpuRank>& ranks() const { return ranks_; }
     [[nodiscard]] Operator& cpu(int rank) { return *ops_[static_cast<std::size_t>(rank)]; }

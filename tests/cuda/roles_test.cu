@@ -207,29 +207,64 @@ TEST_F(OnHopper, SameBitsOnEveryLaunchAndPartition) {
     }
 }
 
-// First figures: one rank that holds the experts of one of eight ranks, all roles. Printed, not
-// judged.
-TEST_F(OnHopper, FirstFigures) {
-    for (const int tokens : {1, 8, 32, 128}) {
-        GpuCase gpu_case = wide_case(1, 5120, 2304, 48, 6);
-        gpu_case.num_tokens = tokens;
-        gpu_case.row_block = tokens <= 64 ? 16 : 32;
-        gpu_case.ring_blocks = 64;
-        gpu_case.dispatch_units = 16;
-        gpu_case.compute_units = 116;
-        GpuRanks ranks(gpu_case);
-        const double us = ranks.time_us(10, 30);
-        ASSERT_EQ(ranks.run(1), "");
-        std::uint64_t touched = 0;
-        const auto* rows = reinterpret_cast<const std::uint64_t*>(
-            ranks.ranks()[0].local_copy.data() + ranks.cpu(0).state().local.statistics);
-        for (int expert = 0; expert < 48; ++expert) touched += rows[expert] != 0 ? 1 : 0;
-        const double floor_us = static_cast<double>(touched) * 3 * 5120 * 2304 * 0.53125 / 4.3e6;
-        std::printf(
-            "V4.1-Flash, 48 experts, %d tokens: %.1f us, floor %.1f us (%llu experts), %.2f\n",
-            tokens, us, floor_us, static_cast<unsigned long long>(touched), us / floor_us);
-    }
+// Figures: one rank that holds the experts of one of eight ranks, all roles. Printed, not judged.
+struct Model {
+    const char* name;
+    int hidden;
+    int inter;
+    int experts;
+    int topk;
+};
+
+int touched_experts(GpuRanks* ranks, int experts) {
+    int touched = 0;
+    const auto* rows = reinterpret_cast<const std::uint64_t*>(
+        ranks->ranks()[0].local_copy.data() + ranks->cpu(0).state().local.statistics);
+    for (int expert = 0; expert < experts; ++expert) touched += rows[expert] != 0 ? 1 : 0;
+    return touched;
 }
+
+void print_figures(const Model& model, GpuRanks* ranks, int tokens, int row_block, int lead) {
+    ranks->reset(tokens, row_block, lead);
+    const double us = ranks->time_us(10, 30);
+    const test::RoleTimes roles = ranks->role_times();
+    ASSERT_EQ(ranks->run(1), "");
+    const int touched = touched_experts(ranks, model.experts);
+    const double bytes = 3.0 * model.hidden * model.inter * 0.53125 * touched;
+    const double floor_us = bytes / 4.3e6;
+    std::printf("%s n=%d BM=%d lead=%d: %.1f us, floor %.1f (%d experts), %.2f; roles %.1f %.1f %.1f\n",
+                model.name, tokens, row_block, lead, us, floor_us, touched, us / floor_us,
+                roles.dispatch_us, roles.compute_us, roles.combine_us);
+    std::fflush(stdout);
+}
+
+class Figures : public OnHopper, public testing::WithParamInterface<Model> {};
+
+TEST_P(Figures, Printed) {
+    const Model model = GetParam();
+    GpuCase gpu_case = wide_case(1, model.hidden, model.inter, model.experts, model.topk);
+    gpu_case.num_tokens = 256;
+    gpu_case.row_block = 16;
+    gpu_case.ring_blocks = 256;
+    gpu_case.dispatch_units = 16;
+    gpu_case.compute_units = 116;
+    GpuRanks ranks(gpu_case);
+    for (const int tokens : {1, 2, 4, 8, 16, 32, 64, 128, 256}) {
+        const int row_block = tokens <= 32 ? 16 : tokens <= 128 ? 32 : 64;
+        print_figures(model, &ranks, tokens, row_block, 16);
+    }
+    print_figures(model, &ranks, 32, 16, 2);
+    print_figures(model, &ranks, 32, 16, 8);
+    print_figures(model, &ranks, 32, 16, 32);
+    print_figures(model, &ranks, 64, 16, 16);
+    print_figures(model, &ranks, 256, 32, 16);
+}
+
+INSTANTIATE_TEST_SUITE_P(Gpu, Figures,
+                         testing::Values(Model{"V41Flash", 5120, 2304, 48, 6},
+                                         Model{"V4Flash", 4096, 2048, 32, 6},
+                                         Model{"Glm52", 6144, 2048, 32, 8}),
+                         [](const auto& which) { return std::string(which.param.name); });
 
 }  // namespace
 }  // namespace gcmoe

@@ -1,13 +1,18 @@
 // The frame of role 2 on Hopper: threads, shared memory, rings inside the CTA, the abort word.
 //
-// | warps  | job | | 0..15  | four math warpgroups: each owns 64 weight rows of the task (one row
-// tile)                | | 16     | tickets, signals of the ring, token chunks and origins into
-// shared memory                | | 17..19 | weight tiles into the rings of warpgroups {0, 1}, {2},
-// {3}                                |
+// | warps  | job                                                                               |
+// | 0..15  | four math warpgroups: each owns 64 weight rows of the task (one row tile)         |
+// | 16     | tasks: takes tickets, hands tasks to all others, signals what the math has stored |
+// | 17     | ring signals; token chunks, origins and row factors into shared memory            |
+// | 18, 19 | weight tiles into the rings of warpgroups {0, 1} and {2, 3}                       |
 //
-// Rings: tokens, one for the CTA (all four warpgroups read a stage); weights, one per warpgroup. An
-// mbarrier pair a stage; phases flip once per use. Every wait also looks at the abort word and then
-// returns at once: all threads go on to the end of the task, where they leave together.
+// A stage is a pair of K128 chunks (the last one of a task may be one chunk). Rings: tokens, one
+// for the CTA (all four warpgroups read a stage); weights, one per warpgroup; tasks, two slots. An
+// mbarrier pair a stage; phases flip once per use.
+//
+// Abort: every wait for data also looks at the abort word and then returns at once, so that all
+// threads come to the end of each task that was handed out. Only the end task, which the task warp
+// hands out early after an abort, ends a warp: no warp leaves while another waits at a barrier.
 #pragma once
 
 #include <cstdint>
@@ -33,42 +38,57 @@ inline constexpr std::uint32_t kWarpgroups = 4;
 inline constexpr std::uint32_t kMathThreads = kWarpgroups * 128;
 inline constexpr std::uint32_t kMathWarps = kMathThreads / 32;
 inline constexpr std::uint32_t kThreads = kMathThreads + 128;
-inline constexpr std::uint32_t kSignalWarp = kMathWarps;  // 16
-inline constexpr std::uint32_t kWeightStages = 4;
-inline constexpr std::uint32_t kTokenStages = 4;
-inline constexpr std::uint32_t kTaskSlots = 2;      // the copy warps run one task ahead
-inline constexpr std::uint32_t kMathBarrier = 1;    // named barrier of the math threads
-inline constexpr std::uint32_t kTileColumns = 256;  // packed rows of a task: 4 tiles of 64
+inline constexpr std::uint32_t kTaskWarp = kMathWarps;
+inline constexpr std::uint32_t kTokenWarp = kMathWarps + 1;
+inline constexpr std::uint32_t kWeightWarps = 2;
+inline constexpr std::uint32_t kPair = 2;          // chunks of a stage
+inline constexpr std::uint32_t kWeightStages = 3;  // 104 KB; more in flight makes the copies slower
+inline constexpr std::uint32_t kTaskSlots = 2;     // the copy warps run one task ahead
+// Pairs that the token warp still has to copy when it asks for the next ticket. Earlier would take
+// tasks away from idle CTAs, later would expose the ticket's latency (about 2 us).
+inline constexpr std::uint32_t kTicketAhead = 2;
+inline constexpr std::uint32_t kMathBarrier = 1;       // named barrier of the math threads
+inline constexpr std::uint32_t kWarpgroupBarrier = 2;  // and of warpgroup 0, 1, 2, 3
+inline constexpr std::uint32_t kTileColumns = 256;     // packed rows of a task: 4 tiles of 64
+inline constexpr std::uint32_t kResultStride = 64 + 8;  // bf16 of a token in a warpgroup's results
 
-// What the signal warp tells the others about a task.
+// What the task warp tells the others about a task.
 struct GpuTask {
+    GpuMatrix matrix;  // of the routed expert; tiles null for the shared one
     schedule::TaskKind kind;
     std::uint32_t is_end;
-    std::uint32_t block;   // of the launch, or row block of the shared expert
-    std::uint32_t index;   // task in the block
-    std::uint32_t rows;    // live rows
-    std::uint32_t expert;  // local expert
+    std::uint32_t block;      // of the launch, or row block of the shared expert
+    std::uint32_t place;      // of the block in the ring
+    std::uint32_t index;      // task in the block
+    std::uint32_t rows;       // live rows
+    std::uint32_t expert;     // local expert
+    std::uint32_t chunks;     // K / 128
+    std::uint32_t row_tiles;  // of the matrix; a tile past them: the warpgroup has nothing to do
 };
 
 // Shared memory of a CTA; kMaxRows = rows of the largest block it can take.
 template <std::uint32_t kMaxRows>
 struct alignas(1024) SharedStorage {
-    std::uint8_t tokens[kTokenStages][kMaxRows * 128];  // 1024-byte groups of 8 swizzled rows
-    std::uint8_t weights[kWarpgroups][kWeightStages][layout::kFp4TileBytes];
-    // Epilogue: requantised chunk (rows, 128) bytes, or results (rows, 256 + 8) bf16; never both.
-    std::uint16_t results[kMaxRows][kTileColumns + 8];
-    std::uint32_t token_scales[kTokenStages][kMaxRows];
+    static constexpr std::uint32_t kTokenStages = kMaxRows <= 32 ? 4 : 3;
+
+    // Groups of 8 swizzled rows, 1024 bytes each.
+    std::uint8_t tokens[kTokenStages][kPair][kMaxRows * 128];
+    std::uint8_t weights[kWarpgroups][kWeightStages][kPair * layout::kFp4TileBytes];
+    // Epilogues. Second GEMM: (rows, 64 + 8) bf16 of each warpgroup. First: each warp's codes.
+    std::uint16_t results[kWarpgroups][kMaxRows * kResultStride];
+    std::uint32_t token_scales[kTokenStages][kPair][kMaxRows];
     layout::Origin origins[kTaskSlots][kMaxRows];
-    float amax[kMathWarps][kMaxRows];
-    float inverse[4][kMaxRows];  // of each K32 group; FP32 scales use group 0
-    std::uint32_t scale_words[kMaxRows];
+    float row_factors[kTaskSlots][kTileColumns];
+    std::uint32_t amax[kTaskSlots][kMathWarps][kMaxRows];  // bits of non-negative floats
     GpuTask tasks[kTaskSlots];
     std::uint64_t token_full[kTokenStages];
     std::uint64_t token_empty[kTokenStages];
     std::uint64_t weight_full[kWarpgroups][kWeightStages];
     std::uint64_t weight_empty[kWarpgroups][kWeightStages];
     std::uint64_t task_full[kTaskSlots];
-    std::uint64_t task_empty[kTaskSlots];
+    std::uint64_t task_done[kTaskSlots];  // all others are done with it; the math has stored
+    std::uint64_t may_store[kTaskSlots];  // first GEMM: the place's last activations are read
+    std::uint64_t ticket_wanted;
     std::uint32_t abort;
 };
 
@@ -97,9 +117,15 @@ __device__ __forceinline__ bool aborted(const std::uint32_t* abort) {
     return *static_cast<const volatile std::uint32_t*>(abort) != 0;
 }
 
+// The same for waits that always end: see the file's head.
+__device__ __forceinline__ void wait_phase(std::uint64_t* barrier, std::uint32_t parity) {
+    while (!ptx::mbarrier_try_wait(barrier, parity)) {
+    }
+}
+
 template <std::uint32_t kMaxRows>
 __device__ __forceinline__ void init_barriers(SharedStorage<kMaxRows>* shared) {
-    for (std::uint32_t i = 0; i < kTokenStages; ++i) {
+    for (std::uint32_t i = 0; i < SharedStorage<kMaxRows>::kTokenStages; ++i) {
         ptx::mbarrier_init(&shared->token_full[i], 1);
         ptx::mbarrier_init(&shared->token_empty[i], kMathWarps);
     }
@@ -111,8 +137,10 @@ __device__ __forceinline__ void init_barriers(SharedStorage<kMaxRows>* shared) {
     }
     for (std::uint32_t i = 0; i < kTaskSlots; ++i) {
         ptx::mbarrier_init(&shared->task_full[i], 1);
-        ptx::mbarrier_init(&shared->task_empty[i], kMathWarps + 3);  // math and weight warps
+        ptx::mbarrier_init(&shared->task_done[i], kMathWarps + 1 + kWeightWarps);
+        ptx::mbarrier_init(&shared->may_store[i], 1);
     }
+    ptx::mbarrier_init(&shared->ticket_wanted, 1);
     shared->abort = 0;
     ptx::mbarrier_init_fence();
     ptx::fence_async_proxy_shared();

@@ -2,8 +2,10 @@
 //
 // Per chunk of 128 of K: weights out of shared memory into registers, decoded to E5M2; four wgmma
 // (one chain); the chain's sum times the token's activation scale is added to the FP32
-// accumulators, in K order. With UE8M0 activations, and with the shared expert's K32 grids, each
-// wgmma is a chain of its own.
+// accumulators by one fma, in K order. While a chain runs the warp decodes the next chunk. More
+// than 32 tokens are two chains of at most 32: the tensor core takes as long, and the partial sums
+// of one chain need fewer registers. Which N a block has does not change any sum's bits.
+// With UE8M0 activations, and with the shared expert's K32 grids, each wgmma is a chain of its own.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +34,9 @@ struct MathThread {
 };
 
 // A math warp's places in the CTA's rings; kept over tasks.
+template <std::uint32_t kMaxRows>
 struct MathCursors {
-    RingCursor<kTokenStages> tokens;
+    RingCursor<SharedStorage<kMaxRows>::kTokenStages> tokens;
     RingCursor<kWeightStages> weights;
     RingCursor<kTaskSlots> slots;
 };
@@ -48,28 +51,38 @@ struct ChunkOperands {
     std::uint32_t a[4][4];
 };
 
-// FP4: a tile in shared memory, codes v of the window beside it. Quad-block order: the lane's K32
-// block has one code; natural order: a step is one K32 block, each with its own code.
+// One lane's part of an FP4 tile: 16 bytes of each of its two rows, and their window positions.
+struct TileWords {
+    ptx::Words4 half[2];
+    std::uint32_t codes[2];  // natural order: one byte a step; quad-block order: the lane's own
+};
+
 template <bool kNatural>
-__device__ __forceinline__ void decode_tile(const std::uint8_t* tile, const MathThread& me,
-                                            ChunkOperands* operands) {
+__device__ __forceinline__ TileWords read_tile(const std::uint8_t* tile, const MathThread& me) {
+    TileWords words;
 #pragma unroll
     for (std::uint32_t half = 0; half < 2; ++half) {
         const std::uint32_t row = me.row(half);
-        const ptx::Words4 words = ptx::load_shared_16(tile + row * 64 + me.q * 16);
-        std::uint32_t codes = 0;
-        MagnitudeTable table{};
-        if constexpr (kNatural) {
-            codes =
-                *reinterpret_cast<const std::uint32_t*>(tile + layout::kFp4NibbleBytes + row * 4);
-        } else {
-            table = magnitude_table(tile[layout::kFp4NibbleBytes + row * 4 + me.q]);
-        }
+        words.half[half] = ptx::load_shared_16(tile + row * 64 + me.q * 16);
+        const std::uint8_t* codes = tile + layout::kFp4NibbleBytes + row * 4;
+        words.codes[half] = kNatural ? *reinterpret_cast<const std::uint32_t*>(codes) : codes[me.q];
+    }
+    return words;
+}
+
+// Natural order: a step is one K32 block with its own code; quad-block: the lane's block has one.
+template <bool kNatural>
+__device__ __forceinline__ void decode_tile(const TileWords& words, ChunkOperands* operands) {
+#pragma unroll
+    for (std::uint32_t half = 0; half < 2; ++half) {
+        MagnitudeTable table = magnitude_table(words.codes[half]);
 #pragma unroll
         for (std::uint32_t step = 0; step < 4; ++step) {
-            if constexpr (kNatural) table = magnitude_table(codes >> (8 * step) & 0xFF);
+            if constexpr (kNatural) {
+                table = magnitude_table(words.codes[half] >> (8 * step) & 0xFF);
+            }
             std::uint32_t pair[2];
-            decode_word(words.w[step], table, pair);
+            decode_word(words.half[half].w[step], table, pair);
             operands->a[step][half] = pair[0];
             operands->a[step][2 + half] = pair[1];
         }
@@ -102,163 +115,153 @@ __device__ __forceinline__ void keep_operands(ChunkOperands* operands) {
     }
 }
 
-// Chain of kSteps wgmma from step `first`; part = their sum.
+// Issues a chain of kSteps wgmma from step `first`; part = their sum, after wgmma_wait. The
+// operands must not be written before that.
 template <std::uint32_t kN, bool kFp8, std::uint32_t kSteps>
-__device__ __forceinline__ void multiply(ChunkOperands* operands, std::uint32_t first,
-                                         std::uint64_t descriptor, float* part) {
+__device__ __forceinline__ void issue(const ChunkOperands& operands, std::uint32_t first,
+                                      std::uint64_t descriptor, float* part) {
     ptx::wgmma_fence();
 #pragma unroll
     for (std::uint32_t i = 0; i < kSteps; ++i) {
         const std::uint32_t step = first + i;
         if constexpr (kFp8) {
-            ptx::wgmma_e4m3<kN>(part, operands->a[step], descriptor + 2 * step, i);
+            ptx::wgmma_e4m3<kN>(part, operands.a[step], descriptor + 2 * step, i);
         } else {
-            ptx::wgmma_e5m2<kN>(part, operands->a[step], descriptor + 2 * step, i);
+            ptx::wgmma_e5m2<kN>(part, operands.a[step], descriptor + 2 * step, i);
         }
     }
     ptx::wgmma_commit();
-    ptx::wgmma_wait<0>();
-    keep_operands(operands);
 }
 
-// sum += part * activation scale of the token.
-template <std::uint32_t kN, class ScaleOf>
-__device__ __forceinline__ void promote(const float* part, const ScaleOf& scale_of,
+// sum += part * activation scale of the token; scales (kN) FP32 in shared memory.
+template <std::uint32_t kN>
+__device__ __forceinline__ void promote(const float* part, const std::uint32_t* scales,
                                         const MathThread& me, float* sum) {
 #pragma unroll
     for (std::uint32_t t = 0; t < kN / 8; ++t) {
-        const float even = scale_of(8 * t + 2 * me.q);
-        const float odd = scale_of(8 * t + 2 * me.q + 1);
-        sum[4 * t] += part[4 * t] * even;
-        sum[4 * t + 1] += part[4 * t + 1] * odd;
-        sum[4 * t + 2] += part[4 * t + 2] * even;
-        sum[4 * t + 3] += part[4 * t + 3] * odd;
-    }
-}
-
-// The same with a factor of the row on top (rows g and g + 8).
-template <std::uint32_t kN, class ScaleOf>
-__device__ __forceinline__ void promote_rows(const float* part, const ScaleOf& scale_of,
-                                             const MathThread& me, const float* row_factor,
-                                             float* sum) {
+        const ptx::Floats2 scale = ptx::load_shared_floats(scales + 8 * t + 2 * me.q);
 #pragma unroll
-    for (std::uint32_t t = 0; t < kN / 8; ++t) {
-        const float even = scale_of(8 * t + 2 * me.q);
-        const float odd = scale_of(8 * t + 2 * me.q + 1);
-        sum[4 * t] += part[4 * t] * even * row_factor[0];
-        sum[4 * t + 1] += part[4 * t + 1] * odd * row_factor[0];
-        sum[4 * t + 2] += part[4 * t + 2] * even * row_factor[1];
-        sum[4 * t + 3] += part[4 * t + 3] * odd * row_factor[1];
+        for (std::uint32_t i = 0; i < 4; ++i) {
+            sum[4 * t + i] = ptx::fma(part[4 * t + i], scale.f[i % 2], sum[4 * t + i]);
+        }
     }
 }
 
-// What the loop needs to know of a task's weights.
-struct TaskWeights {
-    const float* chunk_factors;  // FP4: of this tile (chunks, 64), or null
-    const std::uint8_t* fp8;     // FP8: first tile of this row tile, or null for FP4
-    const float* fp8_scales;     // (chunks, 64, fp8_groups) of this row tile
-    std::uint32_t fp8_groups;
+// Tokens of the first and of the second chain.
+template <std::uint32_t kN>
+inline constexpr std::uint32_t kFirstTokens = kN < 32 ? kN : 32;
+template <std::uint32_t kN>
+inline constexpr std::uint32_t kSecondTokens = kN - kFirstTokens<kN>;
+
+// Descriptor of the token at `token` (a multiple of 8) of a chunk.
+__device__ __forceinline__ std::uint64_t at_token(std::uint64_t descriptor, std::uint32_t token) {
+    return descriptor + token * 128 / 16;
+}
+
+// One chunk: chains over all tokens, `between` while the first one runs, promotion.
+template <std::uint32_t kN, class Between>
+__device__ __forceinline__ void add_chunk(ChunkOperands* operands, std::uint64_t descriptor,
+                                          const std::uint32_t* scales, const MathThread& me,
+                                          float* sum, const Between& between) {
+    float part[kFirstTokens<kN> / 2];
+    issue<kFirstTokens<kN>, false, 4>(*operands, 0, descriptor, part);
+    between();
+    ptx::wgmma_wait<0>();
+    promote<kFirstTokens<kN>>(part, scales, me, sum);
+    if constexpr (kSecondTokens<kN> != 0) {
+        issue<kSecondTokens<kN>, false, 4>(*operands, 0, at_token(descriptor, 32), part);
+        ptx::wgmma_wait<0>();
+        promote<kSecondTokens<kN>>(part, scales + 32, me, sum + 16);
+    }
+    keep_operands(operands);
+}
+
+// The rings as one math warp sees them.
+template <std::uint32_t kMaxRows>
+struct MathRings {
+    SharedStorage<kMaxRows>* shared;
+    MathThread me;
+    MathCursors<kMaxRows>* cursors;
+
+    __device__ __forceinline__ void wait_tokens() const {
+        wait_phase(&shared->token_full[cursors->tokens.stage], cursors->tokens.phase,
+                   &shared->abort);
+    }
+    // Reads end before the arrival; the copy engine refills after it. No proxy fence is needed for
+    // that order: the arrival releases the reads to the copying thread.
+    __device__ __forceinline__ void release_tokens() const {
+        ptx::warp_barrier();
+        if (ptx::thread_idx() % 32 == 0) {
+            ptx::mbarrier_arrive(&shared->token_empty[cursors->tokens.stage]);
+        }
+        cursors->tokens.advance();
+    }
+    __device__ __forceinline__ void wait_weights() const {
+        wait_phase(&shared->weight_full[me.warpgroup][cursors->weights.stage],
+                   cursors->weights.phase, &shared->abort);
+    }
+    __device__ __forceinline__ void release_weights() const {
+        ptx::warp_barrier();
+        if (ptx::thread_idx() % 32 == 0) {
+            ptx::mbarrier_arrive(&shared->weight_empty[me.warpgroup][cursors->weights.stage]);
+        }
+        cursors->weights.advance();
+    }
+    [[nodiscard]] __device__ __forceinline__ const std::uint8_t* tile(std::uint32_t in_pair) const {
+        return shared->weights[me.warpgroup][cursors->weights.stage] +
+               in_pair * layout::kFp4TileBytes;
+    }
+    [[nodiscard]] __device__ __forceinline__ std::uint64_t tokens(std::uint32_t in_pair) const {
+        return ptx::wgmma_descriptor(
+            ptx::shared_address(shared->tokens[cursors->tokens.stage][in_pair]));
+    }
+    [[nodiscard]] __device__ __forceinline__ const std::uint32_t* scales(
+        std::uint32_t in_pair) const {
+        return shared->token_scales[cursors->tokens.stage][in_pair];
+    }
 };
 
-// Factors that a chunk's rows are promoted with: FP4 chunk factors, or FP8 scales per K128.
-__device__ __forceinline__ void load_chunk_factors(const TaskWeights& weights, std::uint32_t chunk,
-                                                   std::uint32_t step, const MathThread& me,
-                                                   float* factor) {
-    const bool fp8 = weights.fp8 != nullptr;
-    const std::uint32_t groups = fp8 ? weights.fp8_groups : 1;
-    const float* from = fp8 ? weights.fp8_scales : weights.chunk_factors;
-    const std::uint32_t group = groups == 4 ? step : 0;
-    factor[0] = from[(chunk * 64 + me.row(0)) * groups + group];
-    factor[1] = from[(chunk * 64 + me.row(1)) * groups + group];
-}
-
-// One chunk whose sums are promoted once (FP32 activation scales, K128 weight scales).
-template <std::uint32_t kN, bool kFp8>
-__device__ __forceinline__ void add_chunk(ChunkOperands* operands, std::uint64_t descriptor,
-                                          const std::uint32_t* token_scales, const MathThread& me,
-                                          const TaskWeights& weights, std::uint32_t chunk,
-                                          float* sum) {
-    float part[kN / 2];
-    multiply<kN, kFp8, 4>(operands, 0, descriptor, part);
-    const auto scale_of = [token_scales](std::uint32_t token) {
-        return numerics::bits_to_float(token_scales[token]);
-    };
-    if (!kFp8 && weights.chunk_factors == nullptr) {
-        promote<kN>(part, scale_of, me, sum);
-        return;
-    }
-    float factor[2];
-    load_chunk_factors(weights, chunk, 0, me, factor);
-    promote_rows<kN>(part, scale_of, me, factor, sum);
-}
-
-// One chunk that is promoted after each K32 step.
-template <std::uint32_t kN, bool kFp8, bool kK32>
-__device__ __forceinline__ void add_chunk_by_steps(ChunkOperands* operands,
-                                                   std::uint64_t descriptor,
-                                                   const std::uint32_t* token_scales,
-                                                   const MathThread& me, const TaskWeights& weights,
-                                                   std::uint32_t chunk, float* sum) {
-#pragma unroll
-    for (std::uint32_t step = 0; step < 4; ++step) {
-        float part[kN / 2];
-        multiply<kN, kFp8, 1>(operands, step, descriptor, part);
-        const auto scale_of = [token_scales, step](std::uint32_t token) {
-            const std::uint32_t word = token_scales[token];
-            return kK32 ? ue8m0_value(word >> (8 * step) & 0xFF) : numerics::bits_to_float(word);
-        };
-        if (!kFp8 && weights.chunk_factors == nullptr) {
-            promote<kN>(part, scale_of, me, sum);
-            continue;
-        }
-        float factor[2];
-        load_chunk_factors(weights, chunk, step, me, factor);
-        promote_rows<kN>(part, scale_of, me, factor, sum);
-    }
-}
-
-// All of K for one task. sum (kN / 2): rows g and g + 8 of this thread's slab, see ptx/wgmma.cuh.
-// `active`: this warpgroup has a tile; otherwise it only lets the token stages go by.
-template <std::uint32_t kN, bool kFp8, bool kK32, std::uint32_t kMaxRows>
-__device__ __forceinline__ void run_main_loop(SharedStorage<kMaxRows>* shared, const MathThread& me,
-                                              const TaskWeights& weights, std::uint32_t chunks,
-                                              bool active, MathCursors* cursors, float* sum) {
-    const bool elected = ptx::thread_idx() % 32 == 0;
-#pragma unroll
-    for (std::uint32_t i = 0; i < kN / 2; ++i) sum[i] = 0.0F;
-    for (std::uint32_t chunk = 0; chunk < chunks; ++chunk) {
-        const std::uint32_t token_stage = cursors->tokens.stage;
-        ChunkOperands operands;
-        if (active && kFp8) {
-            load_fp8_tile(weights.fp8 + std::uint64_t{chunk} * layout::kFp8TileBytes, me,
-                          &operands);
-        }
-        if (active && !kFp8) {
-            const std::uint32_t stage = cursors->weights.stage;
-            wait_phase(&shared->weight_full[me.warpgroup][stage], cursors->weights.phase,
-                       &shared->abort);
-            decode_tile<kK32>(shared->weights[me.warpgroup][stage], me, &operands);
-            ptx::fence_async_proxy_shared();  // the copy engine refills what was read here
-            ptx::warp_barrier();
-            if (elected) ptx::mbarrier_arrive(&shared->weight_empty[me.warpgroup][stage]);
-            cursors->weights.advance();
-        }
-        wait_phase(&shared->token_full[token_stage], cursors->tokens.phase, &shared->abort);
-        if (active) {
-            const std::uint64_t descriptor =
-                ptx::wgmma_descriptor(ptx::shared_address(shared->tokens[token_stage]));
-            const std::uint32_t* scales = shared->token_scales[token_stage];
-            if (kK32 || (kFp8 && weights.fp8_groups == 4)) {
-                add_chunk_by_steps<kN, kFp8, kK32>(&operands, descriptor, scales, me, weights,
-                                                   chunk, sum);
-            } else {
-                add_chunk<kN, kFp8>(&operands, descriptor, scales, me, weights, chunk, sum);
+// FP4 with row factors, FP32 activation scales: all of K for one task. sum (kN / 2): rows g and
+// g + 8 of this thread's slab, see ptx/wgmma.cuh.
+template <std::uint32_t kN, std::uint32_t kMaxRows>
+__device__ __forceinline__ void run_main_loop(const MathRings<kMaxRows>& rings,
+                                              std::uint32_t chunks, float* sum) {
+    const MathThread& me = rings.me;
+    const std::uint32_t pairs = chunks / kPair;
+    const bool odd = chunks % kPair != 0;
+    ChunkOperands even_operands;
+    ChunkOperands odd_operands;
+    rings.wait_weights();
+    decode_tile<false>(read_tile<false>(rings.tile(0), me), &even_operands);
+    for (std::uint32_t pair = 0; pair < pairs; ++pair) {
+        rings.wait_tokens();
+        add_chunk<kN>(&even_operands, rings.tokens(0), rings.scales(0), me, sum, [&] {
+            decode_tile<false>(read_tile<false>(rings.tile(1), me), &odd_operands);
+            rings.release_weights();
+        });
+        add_chunk<kN>(&odd_operands, rings.tokens(1), rings.scales(1), me, sum, [&] {
+            if (pair + 1 < pairs || odd) {
+                rings.wait_weights();
+                decode_tile<false>(read_tile<false>(rings.tile(0), me), &even_operands);
             }
-        }
-        ptx::fence_async_proxy_shared();
-        ptx::warp_barrier();
-        if (elected) ptx::mbarrier_arrive(&shared->token_empty[token_stage]);
-        cursors->tokens.advance();
+        });
+        rings.release_tokens();
+    }
+    if (odd) {
+        rings.wait_tokens();
+        add_chunk<kN>(&even_operands, rings.tokens(0), rings.scales(0), me, sum, [] {});
+        rings.release_weights();
+        rings.release_tokens();
+    }
+}
+
+// A warpgroup without a tile only lets the token stages go by.
+template <std::uint32_t kMaxRows>
+__device__ __forceinline__ void skip_tokens(const MathRings<kMaxRows>& rings,
+                                            std::uint32_t chunks) {
+    for (std::uint32_t chunk = 0; chunk < chunks; chunk += kPair) {
+        rings.wait_tokens();
+        rings.release_tokens();
     }
 }
 

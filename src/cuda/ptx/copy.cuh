@@ -47,4 +47,16 @@ __device__ __forceinline__ Words4 load_shared_16(const void* shared) {
     return v;
 }
 
+struct alignas(8) Floats2 {
+    float f[2];
+};
+
+__device__ __forceinline__ Floats2 load_shared_floats(const void* shared) {
+    Floats2 v;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(v.f[0]), "=f"(v.f[1])
+                 : "r"(shared_address(shared)));
+    return v;
+}
+
 }  // namespace gcmoe::cuda::ptx

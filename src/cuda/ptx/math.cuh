@@ -5,11 +5,13 @@
 
 namespace gcmoe::cuda::ptx {
 
-// Byte i of the result = byte (selector nibble i) of {high, low}; bit 3 of a nibble replicates the
-// sign.
+// Byte i of the result = byte (selector nibble i, i = 0..3) of {high, low}; bit 3 of a nibble
+// replicates the sign. Not the intrinsic: it masks the selector with 0x7777 first.
 __device__ __forceinline__ std::uint32_t permute_bytes(std::uint32_t low, std::uint32_t high,
                                                        std::uint32_t selector) {
-    return __byte_perm(low, high, selector);
+    std::uint32_t result;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(low), "r"(high), "r"(selector));
+    return result;
 }
 
 __device__ __forceinline__ std::uint32_t count_bits(std::uint32_t bits) {
@@ -19,6 +21,9 @@ __device__ __forceinline__ std::uint32_t count_bits(std::uint32_t bits) {
 __device__ __forceinline__ std::uint32_t first_bit(std::uint32_t bits) {
     return static_cast<std::uint32_t>(__ffs(static_cast<int>(bits))) - 1;
 }
+
+// a * b + c with one rounding, whatever the compiler is told about contraction.
+__device__ __forceinline__ float fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 
 // (a & b) | c
 __device__ __forceinline__ std::uint32_t and_or(std::uint32_t a, std::uint32_t b, std::uint32_t c) {

@@ -71,6 +71,13 @@ __device__ __forceinline__ void mbarrier_arrive_expect(std::uint64_t* barrier,
         "r"(bytes)
         : "memory");
 }
+// Lets the current phase wait for `bytes` more bytes; an arrival must still be missing.
+__device__ __forceinline__ void mbarrier_expect(std::uint64_t* barrier, std::uint32_t bytes) {
+    asm volatile(
+        "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
+        "r"(bytes)
+        : "memory");
+}
 // One bounded try: true if the phase with this parity has completed.
 __device__ __forceinline__ bool mbarrier_try_wait(std::uint64_t* barrier, std::uint32_t parity) {
     std::uint32_t done;

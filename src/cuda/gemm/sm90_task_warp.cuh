@@ -1,0 +1,185 @@
+// The task warp of role 2: takes tickets, hands tasks out, and signals what the math warps have
+// stored, so that no math thread ever waits for the memory system's release.
+//
+// Order: task k + 1 is taken when the token warp has nearly copied task k (ticket_wanted); then
+// task k is finished. Slot k & 1 is free again by then. Nothing here waits for a later ticket: the
+// block table stands before num_blocks, and producer_acquire waits for earlier tickets (R26).
+#pragma once
+
+#include <cstdint>
+
+#include "base/math.hpp"
+#include "cuda/gemm/sm90_frame.cuh"
+#include "protocol/barrier.hpp"
+#include "protocol/block_list.hpp"
+#include "protocol/done.hpp"
+#include "protocol/ring.hpp"
+#include "protocol/shared_ready.hpp"
+#include "protocol/tickets.hpp"
+
+namespace gcmoe::cuda::gemm {
+
+template <std::uint32_t kMaxRows>
+struct TaskWarp {
+    const GpuLaunch& gpu;
+    const Launch& launch;
+    SharedStorage<kMaxRows>* shared;
+    schedule::TaskOrder order;
+
+    [[nodiscard]] __device__ __forceinline__ std::uint32_t lane() const {
+        return ptx::thread_idx() % 32;
+    }
+
+    // Lane 0: rows and expert of a routed task; an expert without weights is reported.
+    __device__ __forceinline__ bool find_rows(GpuTask* task) {
+        const layout::RankMemory& memory = gpu.memory;
+        const protocol::Block block = protocol::block_at(memory, launch, task->block);
+        task->place = block.place;
+        if (!protocol::wait_block<GpuMemory>(memory, launch, block, &task->rows, &task->expert))
+            return false;
+        const bool known = task->expert < memory.heap.experts_per_rank && task->rows != 0 &&
+                           task->rows <= memory.plan.row_block;
+        if (known) {
+            const GpuExpert& expert = gpu.experts[task->expert];
+            task->matrix = is_first(task->kind) ? expert.first : expert.second;
+            if (task->matrix.tiles != nullptr) return true;
+        }
+        protocol::WaitSite site = protocol::ring_site(Signal::kBlockTable, block, 0);
+        site.expert = static_cast<std::int32_t>(task->expert);
+        protocol::report_stall<GpuMemory>(memory, launch, site,
+                                          known ? StallCause::kMissingExpert : StallCause::kCorrupt,
+                                          task->rows, 0);
+        return false;
+    }
+
+    // Lane 0: the next ticket's task; false = this CTA gives up.
+    __device__ __forceinline__ bool next_task(GpuTask* task) {
+        const layout::RankMemory& memory = gpu.memory;
+        std::uint64_t ticket = 0;
+        protocol::take_ticket<GpuMemory>(memory, &ticket);
+        if (ticket >= schedule::num_tasks(order)) {
+            task->is_end = 1;
+            return true;
+        }
+        const schedule::Task from = schedule::task_at(order, ticket);
+        task->kind = from.kind;
+        task->block = from.block;
+        task->index = from.index;
+        task->chunks = chunks_of(memory, from.kind);
+        task->row_tiles = row_tiles(memory, from.kind);
+        if (!is_shared(from.kind)) return find_rows(task);
+        const std::uint32_t left = launch.num_tokens - from.block * memory.plan.row_block;
+        task->rows = left < memory.plan.row_block ? left : memory.plan.row_block;
+        return true;
+    }
+
+    // Lane 0: hands out the next task; after an abort, the end task. True if it was the end.
+    __device__ __forceinline__ bool publish(std::uint32_t slot) {
+        GpuTask task{};
+        if (aborted(&shared->abort) || !next_task(&task)) {
+            shared->abort = 1;
+            task.is_end = 1;
+        }
+        shared->tasks[slot] = task;
+        ptx::mbarrier_arrive(&shared->task_full[slot]);
+        return task.is_end != 0;
+    }
+
+    // Lane 0 of a first-GEMM task: its activations may be stored.
+    __device__ __forceinline__ void allow_stores(const GpuTask& task, std::uint32_t slot) {
+        if (task.kind == schedule::TaskKind::kFirstGemm) {
+            const protocol::Block block = protocol::block_at(gpu.memory, launch, task.block);
+            using Ring = protocol::ActivationRing<GpuMemory>;
+            if (!Ring::producer_acquire(gpu.memory, launch, block)) shared->abort = 1;
+        }
+        ptx::mbarrier_arrive(&shared->may_store[slot]);
+    }
+
+    // Whole warp: all rows of the task are stored (R21).
+    __device__ __forceinline__ void count_off(const GpuTask& task, std::uint32_t slot) {
+        for (std::uint32_t first = 0; first < task.rows; first += 32) {
+            const std::uint32_t row = first + lane();
+            const bool live = row < task.rows;
+            const std::uint32_t peer = live ? shared->origins[slot][row].rank : ~0U;
+            const std::uint32_t same = ptx::match_any(peer);
+            if (live && ptx::first_bit(same) == lane()) {
+                protocol::count_off_rows<GpuMemory>(gpu.memory, launch, peer,
+                                                    ptx::count_bits(same));
+            }
+        }
+    }
+
+    // Whole warp: everything of the task is read and stored; tells the other units.
+    __device__ __forceinline__ void signal(const GpuTask& task, std::uint32_t slot) {
+        const layout::RankMemory& memory = gpu.memory;
+        const protocol::Block block = protocol::block_at(memory, launch, task.block);
+        if (task.kind == schedule::TaskKind::kSecondGemm) count_off(task, slot);
+        if (lane() != 0) return;
+        switch (task.kind) {
+            case schedule::TaskKind::kFirstGemm:
+                protocol::ActivationRing<GpuMemory>::producer_commit(memory, block, task.index);
+                protocol::TokenRing<GpuMemory>::consumer_release(memory, block);  // R13, R14
+                return;
+            case schedule::TaskKind::kSecondGemm:
+                protocol::ActivationRing<GpuMemory>::consumer_release(memory, block);
+                return;
+            case schedule::TaskKind::kSharedFirst:
+                protocol::commit_shared<GpuMemory>(memory, task.block);
+                return;
+            case schedule::TaskKind::kSharedSecond:
+                return;
+        }
+    }
+
+    __device__ __forceinline__ void finish(std::uint32_t slot, std::uint32_t phase) {
+        const GpuTask& task = shared->tasks[slot];
+        if (lane() == 0) allow_stores(task, slot);
+        ptx::warp_barrier();
+        wait_phase(&shared->task_done[slot], phase);
+        if (!aborted(&shared->abort)) signal(task, slot);
+        ptx::warp_barrier();  // the slot is written again by lane 0
+    }
+
+    __device__ __forceinline__ void run() {
+        RingCursor<kTaskSlots> next;
+        RingCursor<kTaskSlots> oldest;
+        for (std::uint32_t taken = 0;; ++taken) {
+            bool is_end = false;
+            if (lane() == 0) is_end = publish(next.stage);
+            is_end = ptx::shuffle(static_cast<std::uint32_t>(is_end), 0) != 0;
+            next.advance();
+            if (taken != 0) {
+                finish(oldest.stage, oldest.phase);
+                oldest.advance();
+            }
+            if (is_end) return;
+            wait_phase(&shared->ticket_wanted, taken & 1);
+        }
+    }
+};
+
+// The task warp's whole launch.
+template <std::uint32_t kMaxRows>
+__device__ __forceinline__ void run_task_warp(const GpuLaunch& gpu, const Launch& launch,
+                                              SharedStorage<kMaxRows>* shared) {
+    std::uint32_t num_blocks = 0;
+    if (ptx::thread_idx() % 32 == 0) {
+        const bool ok =
+            (gpu.overlap != 0 || protocol::wait_role1_left<GpuMemory>(gpu.memory, launch)) &&
+            protocol::wait_num_blocks<GpuMemory>(gpu.memory, launch, &num_blocks);
+        if (!ok) shared->abort = 1;
+    }
+    num_blocks = ptx::shuffle(num_blocks, 0);
+    schedule::TaskOrder order;
+    order.num_blocks = num_blocks;
+    order.n1 = gpu.memory.plan.n1;
+    order.n2 = gpu.memory.plan.n2;
+    order.lead = gpu.lead_blocks;
+    order.shared_n1 = gpu.memory.shared_chunks;
+    order.shared_blocks =
+        gpu.memory.shared_chunks == 0 ? 0 : ceil_div(launch.num_tokens, gpu.memory.plan.row_block);
+    TaskWarp<kMaxRows> warp{gpu, launch, shared, order};
+    warp.run();
+}
+
+}  // namespace gcmoe::cuda::gemm
