@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "base/math.hpp"
 #include "schedule/task_order.hpp"
@@ -11,10 +12,12 @@
 namespace gcmoe::plan {
 namespace {
 
-// Rows that an expert gets on average, in whole steps of 8.
+// Rows that nearly every expert stays within when routing is uniform (mean and three standard
+// deviations), in whole steps of 8: an expert that needs a second block has its weights read twice.
 int choose_row_block(const Shape& shape, int max_tokens) {
     const double slots = static_cast<double>(shape.num_ranks) * max_tokens * shape.topk;
-    const auto rows = static_cast<int>(slots / shape.num_experts);
+    const double mean = slots / shape.num_experts;
+    const auto rows = static_cast<int>(std::min(mean + 3 * std::sqrt(mean), 1.0 * kMaxRowBlock));
     return std::clamp(round_up(std::max(rows, 1), kMinRowBlock), kMinRowBlock, kMaxRowBlock);
 }
 

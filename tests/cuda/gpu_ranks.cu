@@ -302,7 +302,7 @@ void GpuRanks::reset(int num_tokens, int row_block, int lead_blocks) {
         must(cudaMemcpy(ranks_[r].heap, state.backend->heap_base(), state.heap.bytes,
                         cudaMemcpyHostToDevice),
              "heap");
-        must(cudaMemcpy(ranks_[r].local, state.backend->local_base(), state.local.bytes,
+        must(cudaMemcpy(ranks_[r].local, state.backend->host_view().local, state.local.bytes,
                         cudaMemcpyHostToDevice),
              "local");
         const auto tokens = static_cast<std::uint32_t>(num_tokens);

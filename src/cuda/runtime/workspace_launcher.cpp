@@ -48,6 +48,7 @@ Status WorkspaceLauncher::create(int num_ranks, LaunchMode mode) {
     mode_ = mode;
     const auto count = static_cast<std::size_t>(num_ranks);
     next_set_.assign(count, 0);
+    written_.assign(count, -1);
     last_ended_.assign(count, nullptr);
     for (cudaEvent_t& event : last_ended_) GCMOE_RETURN_IF_ERROR(make_event(&event));
     GCMOE_RETURN_IF_ERROR(make_event(&fork_));
@@ -123,7 +124,8 @@ Status WorkspaceLauncher::run_complete(Set* set) {
     bool capturing = false;
     GCMOE_RETURN_IF_ERROR(is_capturing(stream, &capturing));
     if (!capturing) GCMOE_RETURN_IF_ERROR(follow_last_launch(stream));
-    GCMOE_RETURN_IF_ERROR(write_num_tokens(ranks, stream));
+    is_captured_ = is_captured_ || capturing;
+    GCMOE_RETURN_IF_ERROR(write_changed_tokens(ranks, stream));
     if (mode_ == LaunchMode::kSerial) {
         GCMOE_RETURN_IF_ERROR(run_serial(ranks, stream));
     } else if (mode_ == LaunchMode::kEager || capturing) {
@@ -144,6 +146,18 @@ Status WorkspaceLauncher::follow_last_launch(cudaStream_t stream) {
     }
     last_stream_ = stream;
     return {};
+}
+
+// The word keeps its value from launch to launch, and a write costs a node of its own.
+Status WorkspaceLauncher::write_changed_tokens(const std::vector<const RankLaunch*>& ranks,
+                                               cudaStream_t stream) {
+    std::vector<const RankLaunch*> changed;
+    for (const RankLaunch* rank : ranks) {
+        int& written = written_[rank->launch.memory.rank()];
+        if (is_captured_ || written != rank->num_tokens) changed.push_back(rank);
+        written = rank->num_tokens;
+    }
+    return write_num_tokens(changed, stream);
 }
 
 Status WorkspaceLauncher::run_streams(const std::vector<const RankLaunch*>& ranks,
@@ -232,7 +246,7 @@ Status WorkspaceLauncher::run_alone(Set* set, int rank) {
     GCMOE_RETURN_IF_ERROR(
         cuda_status(cudaStreamWaitEvent(dispatch, last_ended_[at]), "following the last launch"));
     GCMOE_RETURN_IF_ERROR(cuda_status(cudaStreamWaitEvent(dispatch, fork), "forking role 1"));
-    GCMOE_RETURN_IF_ERROR(write_num_tokens({&launch}, dispatch));
+    GCMOE_RETURN_IF_ERROR(write_changed_tokens({&launch}, dispatch));
     GCMOE_RETURN_IF_ERROR(cuda_status(cudaEventRecord(fork_, dispatch), "forking the roles"));
     GCMOE_RETURN_IF_ERROR(ranks_[at].begin(launch, fork_));
     GCMOE_RETURN_IF_ERROR(ranks_[at].end(launch, stream));
@@ -267,6 +281,7 @@ void WorkspaceLauncher::restart() {
     }
     sets_.clear();
     first_set_ = 0;
+    std::fill(written_.begin(), written_.end(), -1);
     std::fill(next_set_.begin(), next_set_.end(), 0);
 }
 

@@ -52,6 +52,7 @@ class WorkspaceLauncher {
     Set& set_of(int rank);
     Status run_complete(Set* set);
     Status follow_last_launch(cudaStream_t stream);
+    Status write_changed_tokens(const std::vector<const RankLaunch*>& ranks, cudaStream_t stream);
     Status run_streams(const std::vector<const RankLaunch*>& ranks, cudaStream_t stream);
     Status run_graph(const std::vector<const RankLaunch*>& ranks, cudaStream_t stream);
     Status capture(const std::vector<const RankLaunch*>& ranks, Captured* captured);
@@ -71,6 +72,8 @@ class WorkspaceLauncher {
     std::deque<Set> sets_;                 // from first_set_ on
     std::uint64_t first_set_ = 0;
     std::vector<std::uint64_t> next_set_;  // (num_ranks)
+    std::vector<int> written_;             // (num_ranks) num_tokens on the device; -1 = unknown
+    bool is_captured_ = false;             // a caller's graph writes num_tokens whenever it runs
     std::list<Captured> captured_;         // most recently used first
 };
 
