@@ -89,7 +89,10 @@ if(gpu_test_sources)
     target_compile_options(test_cuda PRIVATE
         $<$<COMPILE_LANGUAGE:CUDA>:${GCMOE_CUDA_FLAGS} ${GCMOE_SM90_FLAGS}>)
     target_link_libraries(test_cuda PRIVATE
-        gcmoe_cuda gcmoe_reference gcmoe fmt::fmt Threads::Threads GTest::gtest_main)
+        gcmoe_cuda gcmoe_reference gcmoe ${GCMOE_FMT} Threads::Threads GTest::gtest_main)
+    if(GCMOE_PORTABLE)
+        target_link_options(test_cuda PRIVATE -static-libstdc++ -static-libgcc)
+    endif()
     set_target_properties(test_cuda PROPERTIES
         RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests" BUILD_RPATH "$ORIGIN")
     gtest_discover_tests(test_cuda DISCOVERY_MODE PRE_TEST PROPERTIES LABELS cuda TIMEOUT 600)
