@@ -70,7 +70,8 @@ target_include_directories(gcmoe_cuda
 target_compile_options(gcmoe_cuda PRIVATE
     $<$<COMPILE_LANGUAGE:CUDA>:${GCMOE_CUDA_FLAGS} ${GCMOE_CUBIN_FLAGS}>
     $<$<COMPILE_LANGUAGE:CXX>:${GCMOE_CODE_FLAGS} ${GCMOE_WARNING_FLAGS}>)
-target_link_libraries(gcmoe_cuda PRIVATE CUDA::cudart_static fmt::fmt ${CMAKE_DL_LIBS} gcmoe)
+target_link_libraries(gcmoe_cuda PRIVATE CUDA::cudart_static ${GCMOE_FMT} ${CMAKE_DL_LIBS}
+    gcmoe)
 target_link_libraries(gcmoe PRIVATE gcmoe_cuda)
 target_compile_definitions(gcmoe PRIVATE GCMOE_HAS_CUDA=1)
 
@@ -100,7 +101,10 @@ target_include_directories(gcmoe_bench_layer PRIVATE
 target_compile_options(gcmoe_bench_layer PRIVATE
     $<$<COMPILE_LANGUAGE:CUDA>:${GCMOE_CUDA_FLAGS} ${GCMOE_SM90_FLAGS}>
     $<$<COMPILE_LANGUAGE:CXX>:${GCMOE_CODE_FLAGS} ${GCMOE_WARNING_FLAGS}>)
-target_link_libraries(gcmoe_bench_layer PRIVATE gcmoe_cuda gcmoe CUDA::cudart_static fmt::fmt)
+target_link_libraries(gcmoe_bench_layer PRIVATE gcmoe_cuda gcmoe CUDA::cudart_static ${GCMOE_FMT})
+if(GCMOE_PORTABLE)
+    target_link_options(gcmoe_bench_layer PRIVATE -static-libstdc++ -static-libgcc)
+endif()
 set_target_properties(gcmoe_bench_layer PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
 
@@ -118,8 +122,11 @@ if(gpu_test_sources)
         $<$<COMPILE_LANGUAGE:CUDA>:${GCMOE_CUDA_FLAGS} ${GCMOE_SM90_FLAGS}>
         $<$<COMPILE_LANGUAGE:CXX>:${GCMOE_CODE_FLAGS} ${GCMOE_WARNING_FLAGS}>)
     target_link_libraries(test_cuda PRIVATE
-        gcmoe_reference_cuda gcmoe_cuda gcmoe_reference gcmoe CUDA::cudart_static fmt::fmt
+        gcmoe_reference_cuda gcmoe_cuda gcmoe_reference gcmoe CUDA::cudart_static ${GCMOE_FMT}
         Threads::Threads GTest::gtest_main)
+    if(GCMOE_PORTABLE)
+        target_link_options(test_cuda PRIVATE -static-libstdc++ -static-libgcc)
+    endif()
     set_target_properties(test_cuda PROPERTIES
         RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests" BUILD_RPATH "$ORIGIN")
     gtest_discover_tests(test_cuda DISCOVERY_MODE PRE_TEST PROPERTIES LABELS cuda TIMEOUT 600)

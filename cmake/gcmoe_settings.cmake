@@ -66,6 +66,9 @@ function(gcmoe_add_executable target)
     target_include_directories(${target} PRIVATE
         ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
     gcmoe_instrument(${target})
+    if(GCMOE_PORTABLE)
+        target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc)
+    endif()
     if(GCMOE_SANITIZE)
         # The linker keeps the first copy of an inline function. The reference carries plain copies
         # (of std::shared_ptr's counters, for one): the library's objects must come first, whole,
@@ -74,5 +77,5 @@ function(gcmoe_add_executable target)
         target_link_options(${target} PRIVATE -fsanitize=${GCMOE_SANITIZE})
     endif()
     target_link_libraries(${target} PRIVATE
-        gcmoe_reference gcmoe gcmoe_version fmt::fmt Threads::Threads)
+        gcmoe_reference gcmoe gcmoe_version ${GCMOE_FMT} Threads::Threads)
 endfunction()

@@ -12,7 +12,7 @@ if(support_sources)
     target_include_directories(gcmoe_test_support PRIVATE
         ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
     gcmoe_instrument(gcmoe_test_support)
-    target_link_libraries(gcmoe_test_support PRIVATE gcmoe fmt::fmt GTest::gtest)
+    target_link_libraries(gcmoe_test_support PRIVATE gcmoe ${GCMOE_FMT} GTest::gtest)
 endif()
 
 function(gcmoe_add_test_folder folder)

@@ -228,7 +228,8 @@ void compare_signals(const OracleConfig& config, const ExpectedMemory& expected,
     const std::uint8_t* base = actual.local_base;
     const layout::PlanMemory& plan = actual.plan;
     const auto n1 = static_cast<std::uint32_t>(config.shape.inter / 128);
-    const auto n2 = static_cast<std::uint32_t>(config.shape.hidden / config.second_columns);
+    const auto n2 =
+        static_cast<std::uint32_t>(ceil_div(config.shape.hidden, config.second_columns));
     const auto blocks = static_cast<std::uint64_t>(config.ring_blocks);
     for (std::uint64_t place = 0; place < blocks; ++place) {
         // Sequence numbers below s0 that fell on this place.
@@ -325,7 +326,7 @@ void DispatchOracle::launch(const std::vector<RankInputs>& inputs) {
     GCMOE_CHECK(inputs.size() == ranks_.size(), inputs.size(), ranks_.size());
     std::vector<SlotLists> sources;
     for (const RankInputs& own : inputs) sources.push_back(sort_slots(shape, own));
-    const auto n2 = static_cast<std::uint32_t>(shape.hidden / config_.second_columns);
+    const auto n2 = static_cast<std::uint32_t>(ceil_div(shape.hidden, config_.second_columns));
     for (std::size_t owner = 0; owner < ranks_.size(); ++owner) {
         ExpectedMemory& memory = ranks_[owner];
         ++memory.generation;

@@ -21,7 +21,7 @@ struct OracleConfig {
     int max_tokens = 0;
     int row_block = 0;             // BM
     int ring_blocks = 0;           // B
-    int second_columns = 0;        // n2 = hidden / second_columns
+    int second_columns = 0;        // n2 = ceil(hidden / second_columns)
     std::uint32_t generation = 0;  // last finished before the first launch
     std::uint32_t session = 1;
     std::uint64_t s0 = 0;

@@ -72,11 +72,12 @@ struct RowTally {
         squares += other.squares;
         note(other.first);
     }
-    // seen against wanted; half_step is what a right rounding may be off.
-    GCMOE_HD void element(const Tolerance& tolerance, int column, double seen, double wanted,
-                          double half_step, double unit) {
+    // seen against wanted; half_step is what a right rounding may be off, slack what the value
+    // before it may.
+    GCMOE_HD void element(int column, double seen, double wanted, double half_step, double slack,
+                          double unit) {
         const double error = numerics::abs(seen - wanted);
-        const double bound = half_step + tolerance.element * unit;
+        const double bound = half_step + slack;
         worst_error = numerics::max_nan(worst_error, error / bound);
         const double excess = error > half_step ? (error - half_step) / unit : 0.0;
         worst_excess = numerics::max_nan(worst_excess, excess);
@@ -97,6 +98,14 @@ struct RowVerdict {
     RowTally act;     // second-GEMM input
     RowTally output;  // second-GEMM output
 };
+
+// What a value before the requantisation may be off. It is a product, silu(gate) * up: beside the
+// error in units of the row's RMS it carries its factors' relative errors, which at a row's peak (9
+// RMS seen) are the larger part. Each factor is off by about the RMS bound of its own row, and the
+// slope of silu adds at most half as much again.
+GCMOE_HD inline double act_slack(const Tolerance& tolerance, double unit, double value) {
+    return tolerance.element * unit + 3.0 * tolerance.row_rms * numerics::abs(value);
+}
 
 // A group's scale against its largest magnitude, which may be off by `slack`.
 GCMOE_HD inline bool scale_is_right(const CodedRow& row, int col, double amax, double slack) {
@@ -124,21 +133,22 @@ GCMOE_HD inline void judge_act_group(const CodedRow& row, int begin, const doubl
     }
     const double scale = coded_scale(row, begin);
     const double amax = numerics::abs(values[largest]);
-    if (!scale_is_right(row, begin, amax, tolerance.element * units.of(largest))) {
+    if (!scale_is_right(row, begin, amax, act_slack(tolerance, units.of(largest), amax))) {
         tally->note({RowFailure::Kind::kScale, begin, end - 1, scale, amax, 0.0});
     }
     for (int col = begin; col < end; ++col) {
         const double half_step = e4m3_half_step(values[col] / scale) * scale;
-        tally->element(tolerance, col, coded_value(row, col), values[col], half_step,
-                       units.of(col));
+        tally->element(col, coded_value(row, col), values[col], half_step,
+                       act_slack(tolerance, units.of(col), values[col]), units.of(col));
     }
 }
 
 // (b) for one column.
 GCMOE_HD inline void judge_output(std::uint16_t bits, int col, double value, const UnitRow& units,
                                   const Tolerance& tolerance, RowTally* tally) {
-    tally->element(tolerance, col, static_cast<double>(numerics::bf16_to_float(bits)), value,
-                   bf16_half_step(value) + kFloatSpacing, units.of(col));
+    tally->element(col, static_cast<double>(numerics::bf16_to_float(bits)), value,
+                   bf16_half_step(value) + kFloatSpacing, tolerance.element * units.of(col),
+                   units.of(col));
 }
 
 // The backend's second-GEMM input of a place. Shapes: outputs (num_ranks).

@@ -244,6 +244,8 @@ def judge(root):
     suffixes = source_tree.SOURCE_SUFFIXES | {".py", ".sh", ".cmake"}
     paths = source_tree.project_files(root, suffixes)
     paths += [Path(name) for name in ("dev", "CMakeLists.txt") if (root / name).is_file()]
+    paths += sorted(path.relative_to(root) for path in (root / "scripts/gpu").glob("*")
+                    if path.is_file() and not path.suffix)
     errors, warnings = [], []
     for path in paths:
         more_errors, more_warnings = check_file(root, path)
@@ -288,6 +290,7 @@ def self_test_cases():
         ("file warning", {"a.hpp": "int a;\n" * 501}, "501 lines, aim"),
         ("file error", {"a.hpp": "int a;\n" * 801}, "801 lines, at most 800"),
         ("columns", {"a.hpp": "//" + "x" * 99 + "\n"}, "101 columns"),
+        ("script without a suffix", {"scripts/gpu/a": "#" + "x" * 100 + "\n"}, "101 columns"),
         ("ASCII", {"a.hpp": "// caf\u00e9\n"}, "outside ASCII"),
         ("enum and table", {"a.cpp": "enum class E {\n" + "k,\n" * 130 + "};\n"
                             "constexpr int t[] = {\n" + "1,\n" * 130 + "};\n"}, None),

@@ -2,6 +2,9 @@
 // run without a GPU. Deterministic: fibers take turns in order, and a barrier wakes its members in
 // order.
 //
+// What it cannot see: races and missing waits. Copies and multiplications are done when they are
+// issued, and a thread goes on until it waits.
+//
 // The stand-ins for src/cuda/ptx (tests/host_stub/include) are written on top of this. Outside a
 // Machine a caller is thread 0 of a CTA of one thread.
 #pragma once

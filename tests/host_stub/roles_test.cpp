@@ -30,18 +30,21 @@ Shape shape_of(int num_ranks, ActivationScale scale, int shared_inter) {
     return shape;
 }
 
-Shape with_bias(Shape shape) {
+Shape with_bias(Shape shape, WeightPlacement placement) {
     shape.has_bias = true;
-    shape.weight_placement = WeightPlacement::kAfterSecondGemm;
+    shape.weight_placement = placement;
     return shape;
 }
 
 std::vector<HostCase> cases() {
     constexpr ActivationScale kFp32 = ActivationScale::kFp32K128;
     constexpr ActivationScale kUe8m0 = ActivationScale::kUe8m0K32;
+    constexpr WeightPlacement kBefore = WeightPlacement::kBeforeRequantise;
+    constexpr WeightPlacement kAfter = WeightPlacement::kAfterSecondGemm;
     return {{"K128Rows8", shape_of(1, kFp32, 0), 12, 8, 2},
             {"K128Rows16TwoRanks", shape_of(2, kFp32, 0), 30, 16, 1},
-            {"K128Rows32Bias", with_bias(shape_of(1, kFp32, 0)), 40, 32, 2},
+            {"K128Rows24Bias", with_bias(shape_of(1, kFp32, 0), kBefore), 40, 24, 2},
+            {"K128Rows32WeightAfter", with_bias(shape_of(1, kFp32, 0), kAfter), 40, 32, 2},
             {"K128Rows64Shared", shape_of(1, kFp32, 128), 60, 64, 2},
             {"K32Rows16Shared", shape_of(2, kUe8m0, 128), 20, 16, 2},
             {"K32Rows32", shape_of(1, kUe8m0, 0), 40, 32, 2},
