@@ -1,5 +1,6 @@
 # nvcc over tests/cuda_compile/*.cu and one generated file that includes every header both backends
-# share. Objects only: nothing here needs a GPU or the driver.
+# share. Objects only: nothing here needs a GPU or the driver. A file *_sm90a.cu is compiled for
+# sm_90a alone, the others for all targets.
 
 if(NOT CMAKE_CUDA_COMPILER)
     find_program(CMAKE_CUDA_COMPILER nvcc PATHS /usr/local/cuda/bin REQUIRED)
@@ -19,6 +20,11 @@ if(GCMOE_WERROR)
     list(APPEND GCMOE_CUDA_FLAGS --Werror=all-warnings)
 endif()
 set(GCMOE_SM90_FLAGS -gencode=arch=compute_90a,code=sm_90a)
+set(GCMOE_CUBIN_FLAGS "")
+foreach(cubin IN LISTS GCMOE_CUBINS)
+    string(REPLACE "sm_" "compute_" virtual "${cubin}")
+    list(APPEND GCMOE_CUBIN_FLAGS -gencode=arch=${virtual},code=${cubin})
+endforeach()
 set(GCMOE_ALL_SM_FLAGS ${GCMOE_SM90_FLAGS})
 foreach(arch 100a 103a)
     list(APPEND GCMOE_ALL_SM_FLAGS -gencode=arch=compute_${arch},code=sm_${arch})
@@ -39,41 +45,66 @@ set(headers_cu "${PROJECT_BINARY_DIR}/generated/cuda_compile/headers.cu")
 file(CONFIGURE OUTPUT "${headers_cu}" CONTENT "${text}")
 
 file(GLOB cuda_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/cuda_compile/*.cu")
+set(sm90_sources ${cuda_sources})
+list(FILTER sm90_sources INCLUDE REGEX "_sm90a\\.cu$")
+list(FILTER cuda_sources EXCLUDE REGEX "_sm90a\\.cu$")
 add_library(gcmoe_cuda_compile OBJECT ${headers_cu} ${cuda_sources})
-target_include_directories(gcmoe_cuda_compile PRIVATE
-    ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
 target_compile_options(gcmoe_cuda_compile PRIVATE ${GCMOE_CUDA_FLAGS} ${GCMOE_ALL_SM_FLAGS})
+add_library(gcmoe_cuda_compile_sm90 OBJECT ${sm90_sources})
+target_compile_options(gcmoe_cuda_compile_sm90 PRIVATE ${GCMOE_CUDA_FLAGS} ${GCMOE_SM90_FLAGS})
+foreach(target gcmoe_cuda_compile gcmoe_cuda_compile_sm90)
+    target_include_directories(${target} PRIVATE
+        ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+endforeach()
 
-# The roles as kernels, sm_90a.
-file(GLOB_RECURSE role_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/cuda/*.cu")
+# The roles as kernels, for GCMOE_CUBINS, and the runtime that launches them. The operator (gcmoe) and
+# this library call each other: the operator makes the backend, the backend uses layout and protocol.
+find_package(CUDAToolkit REQUIRED)
+file(GLOB_RECURSE role_sources CONFIGURE_DEPENDS
+    "${PROJECT_SOURCE_DIR}/src/cuda/*.cu" "${PROJECT_SOURCE_DIR}/src/cuda/*.cpp")
 add_library(gcmoe_cuda STATIC ${role_sources})
-target_include_directories(gcmoe_cuda PUBLIC
-    ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+target_include_directories(gcmoe_cuda
+    PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>
+    PRIVATE ${PROJECT_SOURCE_DIR}/src)
 target_compile_options(gcmoe_cuda PRIVATE
-    $<$<COMPILE_LANGUAGE:CUDA>:${GCMOE_CUDA_FLAGS} ${GCMOE_SM90_FLAGS}>)
+    $<$<COMPILE_LANGUAGE:CUDA>:${GCMOE_CUDA_FLAGS} ${GCMOE_CUBIN_FLAGS}>
+    $<$<COMPILE_LANGUAGE:CXX>:${GCMOE_CODE_FLAGS} ${GCMOE_WARNING_FLAGS}>)
+target_link_libraries(gcmoe_cuda PRIVATE CUDA::cudart_static fmt::fmt ${CMAKE_DL_LIBS} gcmoe)
+target_link_libraries(gcmoe PRIVATE gcmoe_cuda)
+target_compile_definitions(gcmoe PRIVATE GCMOE_HAS_CUDA=1)
 
-# The judge's half for a GPU, sm_90a.
+enable_testing()
+find_package(Python3 3.10 COMPONENTS Interpreter)
+if(Python3_FOUND)
+    add_test(NAME cubins COMMAND ${Python3_EXECUTABLE} -B
+        ${PROJECT_SOURCE_DIR}/scripts/check_cubins.py $<TARGET_FILE:gcmoe_command>)
+    set_tests_properties(cubins PROPERTIES LABELS cuda TIMEOUT 60 SKIP_RETURN_CODE 77)
+endif()
+
+# The judge's half for a GPU.
 file(GLOB judge_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/reference/cuda/*.cu")
 add_library(gcmoe_reference_cuda STATIC ${judge_sources})
 target_include_directories(gcmoe_reference_cuda PUBLIC
     ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
-target_compile_options(gcmoe_reference_cuda PRIVATE
-    $<$<COMPILE_LANGUAGE:CUDA>:${GCMOE_CUDA_FLAGS} ${GCMOE_SM90_FLAGS}>)
-target_link_libraries(gcmoe_reference_cuda PUBLIC gcmoe_reference)
+target_compile_options(gcmoe_reference_cuda PRIVATE ${GCMOE_CUDA_FLAGS} ${GCMOE_CUBIN_FLAGS})
+target_link_libraries(gcmoe_reference_cuda PRIVATE gcmoe_reference CUDA::cudart_static)
 
 # tests/cuda: what needs a GPU; without one each test skips, and is counted as skipped.
-file(GLOB gpu_test_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/cuda/*.cu")
+file(GLOB gpu_test_sources CONFIGURE_DEPENDS
+    "${PROJECT_SOURCE_DIR}/tests/cuda/*.cu" "${PROJECT_SOURCE_DIR}/tests/cuda/*.cpp")
 if(gpu_test_sources)
     find_package(GTest REQUIRED)
     include(GoogleTest)
-    enable_testing()
-    add_executable(test_cuda ${gpu_test_sources})
+    add_executable(test_cuda
+        ${gpu_test_sources} "${PROJECT_SOURCE_DIR}/tests/support/virtual_layer.cpp")
     target_include_directories(test_cuda PRIVATE
         ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
     target_compile_options(test_cuda PRIVATE
-        $<$<COMPILE_LANGUAGE:CUDA>:${GCMOE_CUDA_FLAGS} ${GCMOE_SM90_FLAGS}>)
+        $<$<COMPILE_LANGUAGE:CUDA>:${GCMOE_CUDA_FLAGS} ${GCMOE_SM90_FLAGS}>
+        $<$<COMPILE_LANGUAGE:CXX>:${GCMOE_CODE_FLAGS} ${GCMOE_WARNING_FLAGS}>)
     target_link_libraries(test_cuda PRIVATE
-        gcmoe_reference_cuda gcmoe_cuda gcmoe_reference gcmoe fmt::fmt Threads::Threads GTest::gtest_main)
+        gcmoe_reference_cuda gcmoe_cuda gcmoe_reference gcmoe CUDA::cudart_static fmt::fmt
+        Threads::Threads GTest::gtest_main)
     set_target_properties(test_cuda PROPERTIES
         RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests" BUILD_RPATH "$ORIGIN")
     gtest_discover_tests(test_cuda DISCOVERY_MODE PRE_TEST PROPERTIES LABELS cuda TIMEOUT 600)

@@ -7,7 +7,7 @@ set(generated_dir "${PROJECT_BINARY_DIR}/generated")
 # header only when the text differs.
 add_custom_target(gcmoe_version_header
     COMMAND ${CMAKE_COMMAND} -DSOURCE_DIR=${PROJECT_SOURCE_DIR} -DVERSION=${PROJECT_VERSION}
-            -DOUTPUT=${generated_dir}/version/gcmoe_version.hpp
+            "-DCUBINS=${GCMOE_CUBINS}" -DOUTPUT=${generated_dir}/version/gcmoe_version.hpp
             -P ${PROJECT_SOURCE_DIR}/cmake/write_version.cmake
     BYPRODUCTS ${generated_dir}/version/gcmoe_version.hpp
     COMMENT "Reading the commit" VERBATIM)

@@ -9,6 +9,12 @@ set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
+# Architectures whose machine code the kernels' library and with it the command carry.
+set(GCMOE_CUBINS "")
+if(GCMOE_CUDA)
+    set(GCMOE_CUBINS sm_90a)
+endif()
+
 # No contraction: a * b + c must round twice on every compiler, or bit-true comparisons fail.
 set(GCMOE_CODE_FLAGS -ffp-contract=off)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")

@@ -41,6 +41,8 @@ CUDA_ORDER = {"ptx": 0, "device": 1, "dispatch": 2, "gemm": 2, "combine": 2, "we
               "runtime": 3}
 
 CUDA_PLACES = ("src/cuda/", "tests/cuda/", "tests/cuda_compile/", "bench/cuda/")
+# Where .cuh may stand and be included: host C++ with stand-ins for ptx, without CUDA's headers.
+CUH_PLACES = CUDA_PLACES + ("tests/host_stub/",)
 # Third-party and system headers: pattern -> places that may name them.
 FENCES = [
     ("CUDA", re.compile(r"^(cuda|cuda_.*|cuda/.*|cudaTypedefs|cooperative_groups.*|cub/.*|nv/.*"
@@ -129,8 +131,8 @@ def judge_include(root, path, name, is_quoted):
         return f"<{name}> is a file of this tree: write it with quotes"
     if name.startswith((".", "src/", "include/")):
         return f'"{name}": includes start at include/, src/ or the repository root'
-    if target.suffix == ".cuh" and not path.as_posix().startswith(CUDA_PLACES):
-        return f'"{name}" is device code, allowed: {", ".join(CUDA_PLACES)}'
+    if target.suffix == ".cuh" and not path.as_posix().startswith(CUH_PLACES):
+        return f'"{name}" is device code, allowed: {", ".join(CUH_PLACES)}'
     return judge_rooms(path, target)
 
 
@@ -139,8 +141,9 @@ def check(root):
     messages = []
     for path in source_tree.project_files(root):
         text = source_tree.read_text(root, path)
-        if path.suffix in (".cu", ".cuh") and not path.as_posix().startswith(CUDA_PLACES):
-            messages.append(f"{path}: device code, allowed: {', '.join(CUDA_PLACES)}")
+        places = {".cu": CUDA_PLACES, ".cuh": CUH_PLACES}.get(path.suffix)
+        if places and not path.as_posix().startswith(places):
+            messages.append(f"{path}: device code, allowed: {', '.join(places)}")
         for number, name, is_quoted in source_tree.includes(text):
             sentence = judge_include(root, path, name, is_quoted)
             if sentence:
@@ -198,6 +201,11 @@ def self_test():
         ("generated in a header", {"src/op/a.hpp": '#include "gcmoe_version.hpp"\n'},
          "only a .cpp"),
         ("device code outside", {"src/op/a.cuh": header}, "device code"),
+        ("bodies on the host", {"src/cuda/gemm/g.cuh": header, "tests/host_stub/s.cuh": header,
+                                "tests/host_stub/a.cpp": '#include "cuda/gemm/g.cuh"\n'}, None),
+        ("CUDA on the host stub's path", {"tests/host_stub/a.cpp": "#include <cuda_runtime.h>\n"},
+         "is CUDA"),
+        ("kernel in the host stub", {"tests/host_stub/a.cu": header}, "device code"),
         ("launch in a header", {"src/cuda/gemm/g.cuh": "void f() { k<<<1, 2>>>(); }\n"},
          "only in a .cu"),
     ]

@@ -19,6 +19,10 @@ struct BackendInfo {
 // All backends that the project knows, in order of preference by speed.
 [[nodiscard]] std::vector<BackendInfo> backends();
 
+// Architectures whose machine code this build carries, as nvcc names them ("sm_90a"); empty in a
+// build without CUDA. Others cannot run: there is no PTX to compile at run time.
+[[nodiscard]] std::vector<std::string> cubins();
+
 // Can this backend run this shape with these options here? Ok, or the reason. Allocates nothing.
 Status capability(const Shape& shape, const OperatorOptions& options);
 

@@ -28,6 +28,14 @@ struct PlanOptions {
     bool overlap = true;     // false: role 2 starts after role 1's last row
 };
 
+// GPU: how a launch reaches the device. The CPU backend knows one way only.
+enum class LaunchMode : std::uint8_t {
+    kGraph,   // one CUDA graph for all ranks of the process, made once per plan and output
+    kEager,   // the same kernels on streams
+    kSerial,  // four steps over all ranks in the primary context; no kernel waits for an unfinished
+              // one: for sanitizers and profilers. Needs a plan with overlap = false.
+};
+
 // Limits of every wait. 0 = for ever.
 struct WaitLimits {
     double first_launch_s = 300.0;  // ranks may arrive late: load, compile, page in
@@ -49,6 +57,8 @@ struct OperatorOptions {
     std::string backend = "cpu";        // never chosen silently
     int max_tokens = 0;                 // capacity of every buffer
     IndexType index_type = IndexType::kInt64;
+    LaunchMode launch_mode = LaunchMode::kGraph;
+    int device = 0;                  // GPU: CUDA's number of the device
     std::vector<PlanOptions> plans;  // empty: one default plan
     WaitLimits wait_limits;
     StartState start;
@@ -56,7 +66,8 @@ struct OperatorOptions {
     bool poison = false;   // fill ring, combine and unused memory with 0xFF at creation
 };
 
-// Where the caller puts a launch's inputs: this rank's symmetric memory.
+// Where the caller puts a launch's inputs: this rank's symmetric memory (GPU: device memory; the
+// host fills it by Operator::write_inputs).
 struct InputViews {
     std::uint8_t* x = nullptr;  // (max_tokens, hidden) e4m3, rows of x_stride bytes
     std::uint32_t* x_scale =
@@ -67,11 +78,26 @@ struct InputViews {
     int x_scale_stride = 0;
 };
 
+// A launch's inputs in the host's memory, rows without gaps.
+struct HostInputs {
+    int num_rows = 0;                        // 0..max_tokens
+    const std::uint8_t* x = nullptr;         // (num_rows, hidden) e4m3
+    const std::uint32_t* x_scale = nullptr;  // (num_rows, hidden / 128) words
+    const std::int64_t* topk_idx = nullptr;  // (num_rows, topk); negative = unused slot
+    const float* topk_weight = nullptr;      // (num_rows, topk)
+};
+
 struct LaunchArgs {
-    int num_tokens = 0;          // 0..max_tokens
-    std::uint16_t* y = nullptr;  // (num_tokens, hidden) bf16
-    std::int64_t y_stride = 0;   // elements between rows; 0 = hidden
-    std::string plan;            // empty = first plan
+    int num_tokens = 0;  // 0..max_tokens
+    // (num_tokens, hidden) bf16. GPU: device memory, 16-byte aligned; or host memory, which the
+    // next synchronize fills (a launch before that waits for the one before).
+    std::uint16_t* y = nullptr;
+    std::int64_t y_stride = 0;  // elements between rows; 0 = hidden. GPU: a multiple of 8
+    std::string plan;           // empty = first plan
+    // GPU: a cudaStream_t; null = a stream of the workspace. Ranks of one process give the same:
+    // the launch is made when the last of them has called. A stream under capture gets the roles as
+    // nodes of the capture, with this num_tokens and y.
+    void* stream = nullptr;
     // CPU: run on the rank's stream before role 1 of this launch (fill the inputs; may return
     // another num_tokens, for which y must have room), and after role 3. A bad number of tokens or
     // an exception runs the launch with 0 tokens; the next synchronize returns kBadInput.
@@ -90,6 +116,20 @@ struct LaunchTimes {
     double role3_end_us = -1;
 };
 
+// Where the units of a launch ran, and where they belong. GPU: numbers of SMs, ascending; CPU:
+// empty.
+struct Placement {
+    std::vector<int> dispatch_map;  // SMs of the rank's communication partition
+    std::vector<int> compute_map;
+    std::vector<int> dispatch_ran;  // SMs that the units of role 1 recorded
+    std::vector<int> compute_ran;   // of role 2
+    std::vector<int> combine_ran;   // of role 3, which runs in the compute partition
+
+    // Roles 1 and 2 had every SM of their partition once, role 3 ran inside its partition. Serial
+    // launches run in the primary context: their lists are empty.
+    [[nodiscard]] bool holds() const;
+};
+
 // What the last finished launch of a rank did, and sums since creation.
 struct Statistics {
     std::uint32_t generation = 0;
@@ -98,6 +138,7 @@ struct Statistics {
     std::uint64_t blocks = 0;                // ring blocks since creation
     std::uint64_t laps = 0;                  // whole turns of the ring of the last launch's plan
     LaunchTimes times;                       // last launch
+    Placement placement;                     // last launch
     std::vector<std::uint64_t> expert_rows;  // (experts_per_rank) rows received since creation
 };
 
@@ -128,6 +169,10 @@ class Operator {
     // Where to put the inputs of the next launch. Ask again after reset(move): the memory has
     // moved.
     [[nodiscard]] InputViews inputs();
+    // Copies rows from the host's memory into inputs(), after all launches so far. Errors:
+    // kBadInput (num_rows over capacity, null arrays), kBadIndex (an id that does not fit int32
+    // indices).
+    Status write_inputs(const HostInputs& from);
     // Reads the ids of the first num_tokens rows. Errors: kBadIndex naming token, slot and id;
     // kBadInput if an id's expert was not packed.
     Status check_inputs(int num_tokens);

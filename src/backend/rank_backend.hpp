@@ -28,6 +28,9 @@ struct Plan {
 struct RankSetup {
     Shape shape;
     int rank = 0;
+    std::string workspace;
+    LaunchMode launch_mode = LaunchMode::kGraph;
+    int device = 0;
     std::shared_ptr<const PackedWeights> weights;
     layout::SymmetricHeap heap;
     layout::LocalMemory local;
@@ -42,16 +45,30 @@ struct LaunchRequest {
     int num_tokens = 0;
     std::uint16_t* y = nullptr;  // (num_tokens, hidden) bf16
     std::int64_t y_stride = 0;   // elements
+    void* stream = nullptr;      // GPU: the caller's, null = the workspace's own
     std::function<int()> before;
     std::function<void()> after;
+};
+
+// The two memories of a rank: what peers reach, and the rest.
+enum class Room : std::uint8_t { kHeap, kLocal };
+
+// A rank's memory as the host can read it. CPU: the memory itself. GPU: a copy.
+struct HostView {
+    std::uint8_t* heap = nullptr;
+    std::uint8_t* local = nullptr;
 };
 
 class RankBackend {
   public:
     virtual ~RankBackend() = default;
-    // Own symmetric memory and local memory, as the host can address them.
+    // Own symmetric memory, as the roles address it (a GPU's: not for the host to read).
     [[nodiscard]] virtual std::uint8_t* heap_base() = 0;
-    [[nodiscard]] virtual std::uint8_t* local_base() = 0;
+    // Some bytes of a room, to and from the host; ordered after all launches so far.
+    virtual void read(Room room, std::uint64_t offset, void* to, std::uint64_t bytes) = 0;
+    virtual void write(Room room, std::uint64_t offset, const void* from, std::uint64_t bytes) = 0;
+    // All of both rooms, as they are now; valid until the next call. Large: for judges and tests.
+    virtual HostView host_view() = 0;
     // Peers are known from here on; called once before the first launch and after a move.
     virtual void connect(const layout::PeerTable& peers) = 0;
     // Sets all signals; no launch is running.
@@ -62,12 +79,14 @@ class RankBackend {
     // Waits until the rank's stream is empty. True = every role of every launch came to its end.
     virtual bool synchronize() = 0;
     // Of the last finished launch.
-    [[nodiscard]] virtual LaunchTimes times() const = 0;
+    [[nodiscard]] virtual LaunchTimes times() = 0;
+    // Where the last launch's units ran; empty where units are not tied to places (CPU).
+    [[nodiscard]] virtual Placement placement() = 0;
     [[nodiscard]] virtual layout::RankMemory memory(int plan_idx) const = 0;
 };
 
 // Runs the units of all ranks of a group that live in this process. Kept by the group, so that
-// ranks which share an executor (the stepper) find it.
+// ranks which share an executor (the stepper, a GPU) find it.
 class Executor {
   public:
     virtual ~Executor() = default;

@@ -3,44 +3,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backend/launch_times.hpp"
 #include "cpu/executor_stepper.hpp"
 #include "cpu/executor_threads.hpp"
 #include "cpu/thread_memory.hpp"
 
 namespace gcmoe::cpu {
-namespace {
-
-// Zero means for ever, so that a limit below a nanosecond counts as one.
-std::uint64_t limit_ns(double seconds) {
-    if (seconds <= 0) return 0;
-    return std::max(static_cast<std::uint64_t>(seconds * 1e9), std::uint64_t{1});
-}
-
-// Microseconds from `start` to `ns`; -1 if it did not happen.
-double since_us(std::uint64_t start, std::uint64_t ns) {
-    return ns == 0 ? -1.0 : (static_cast<double>(ns) - static_cast<double>(start)) / 1000.0;
-}
-
-// The earliest or latest nonzero value of a field over units.
-template <class Pick>
-std::uint64_t earliest(const std::vector<UnitTimes>& units, const Pick& pick) {
-    std::uint64_t best = 0;
-    for (const UnitTimes& unit : units) {
-        const std::uint64_t value = pick(unit);
-        if (value != 0 && (best == 0 || value < best)) best = value;
-    }
-    return best;
-}
-
-template <class Pick>
-std::uint64_t latest(const std::vector<UnitTimes>& units, const Pick& pick) {
-    std::uint64_t best = 0;
-    for (const UnitTimes& unit : units) best = std::max(best, pick(unit));
-    return best;
-}
-
-}  // namespace
-
 AlignedBytes::AlignedBytes(std::uint64_t bytes)
     : storage_(std::make_unique<std::uint8_t[]>(bytes + layout::kRegionAlign)), bytes_(bytes) {
     const auto address = reinterpret_cast<std::uint64_t>(storage_.get());
@@ -68,6 +36,27 @@ CpuRank::CpuRank(backend::RankSetup setup)
 }
 
 CpuRank::~CpuRank() { executor_.reset(); }
+
+void CpuRank::read(backend::Room room, std::uint64_t offset, void* to, std::uint64_t bytes) {
+    std::uint8_t* from = (room == backend::Room::kHeap ? heap_ : local_).data() + offset;
+    if (offset % sizeof(std::uint64_t) != 0 || bytes % sizeof(std::uint64_t) != 0) {
+        std::memcpy(to, from, bytes);
+        return;
+    }
+    // Signals: a peer that still runs may store into them meanwhile.
+    for (std::uint64_t at = 0; at < bytes; at += sizeof(std::uint64_t)) {
+        auto& word = *reinterpret_cast<std::uint64_t*>(from + at);
+        const std::uint64_t value =
+            std::atomic_ref<std::uint64_t>(word).load(std::memory_order_acquire);
+        std::memcpy(static_cast<std::uint8_t*>(to) + at, &value, sizeof(value));
+    }
+}
+
+void CpuRank::write(backend::Room room, std::uint64_t offset, const void* from,
+                    std::uint64_t bytes) {
+    const AlignedBytes& to = room == backend::Room::kHeap ? heap_ : local_;
+    std::memcpy(to.data() + offset, from, bytes);
+}
 
 void CpuRank::connect(const layout::PeerTable& peers) { peers_ = peers; }
 
@@ -141,7 +130,7 @@ const CpuLaunch& CpuRank::begin_launch() {
     open_.lead_blocks = plan.lead_blocks;
     open_.overlap = plan.overlap;
     open_.wait_limit_ns =
-        limit_ns(first ? setup_.wait_limits.first_launch_s : setup_.wait_limits.steady_s);
+        backend::limit_ns(first ? setup_.wait_limits.first_launch_s : setup_.wait_limits.steady_s);
     open_.y = open_request_.y;
     open_.y_stride = open_request_.y_stride;
     open_.dispatch_times = dispatch_times_.data();
@@ -163,22 +152,8 @@ void CpuRank::end_launch() {
     open_request_ = {};
 }
 
-LaunchTimes CpuRank::times() const {
-    LaunchTimes times;
-    const std::uint64_t start =
-        earliest(dispatch_times_, [](const UnitTimes& unit) { return unit.begin_ns; });
-    const auto first = [](const UnitTimes& unit) { return unit.first_work_ns; };
-    const auto last = [](const UnitTimes& unit) { return unit.last_work_ns; };
-    const auto end = [](const UnitTimes& unit) { return unit.end_ns; };
-    const auto begin = [](const UnitTimes& unit) { return unit.begin_ns; };
-    times.role1_first_row_us = since_us(start, earliest(dispatch_times_, first));
-    times.role1_last_row_us = since_us(start, latest(dispatch_times_, last));
-    times.role1_end_us = since_us(start, latest(dispatch_times_, end));
-    times.role2_first_task_us = since_us(start, earliest(compute_times_, first));
-    times.role2_end_us = since_us(start, latest(compute_times_, end));
-    times.role3_begin_us = since_us(start, earliest(combine_times_, begin));
-    times.role3_end_us = since_us(start, latest(combine_times_, end));
-    return times;
+LaunchTimes CpuRank::times() {
+    return backend::launch_times(dispatch_times_, compute_times_, combine_times_);
 }
 
 std::unique_ptr<backend::RankBackend> make_cpu_rank(backend::RankSetup setup,

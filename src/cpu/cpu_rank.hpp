@@ -44,13 +44,17 @@ class CpuRank final : public backend::RankBackend {
     ~CpuRank() override;
 
     std::uint8_t* heap_base() override { return heap_.data(); }
-    std::uint8_t* local_base() override { return local_.data(); }
+    void read(backend::Room room, std::uint64_t offset, void* to, std::uint64_t bytes) override;
+    void write(backend::Room room, std::uint64_t offset, const void* from,
+               std::uint64_t bytes) override;
+    backend::HostView host_view() override { return {heap_.data(), local_.data()}; }
     void connect(const layout::PeerTable& peers) override;
     void init_signals(const protocol::StartPoint& start) override;
     void move_heap() override;
     Status launch(const backend::LaunchRequest& request) override;
     bool synchronize() override;
-    [[nodiscard]] LaunchTimes times() const override;
+    [[nodiscard]] LaunchTimes times() override;
+    [[nodiscard]] Placement placement() override { return {}; }
     [[nodiscard]] layout::RankMemory memory(int plan_idx) const override;
 
     void set_executor(std::unique_ptr<RankExecutor> executor) { executor_ = std::move(executor); }

@@ -54,6 +54,8 @@ struct StateWords {
     std::uint64_t bad_index_claimed = 0;  // generation + 1 of the last launch that saw a bad id
     std::uint64_t bad_index_slot = 0;     // token * topk + slot of the first bad id of that launch
     std::int64_t bad_index_id = 0;
+    std::uint32_t start_generation = 0;  // last finished when the session began
+    std::uint32_t unused = 0;
     std::uint64_t rows_received = 0;  // ring rows of all launches
     std::uint64_t blocks_received = 0;
 };

@@ -8,10 +8,11 @@
 #include <new>
 #include <system_error>
 
-#include "cpu/cpu_rank.hpp"
 #include "gcmoe/capability.hpp"
 #include "group/group_state.hpp"
 #include "layout/packed_weights.hpp"
+#include "op/backends.hpp"
+#include "op/inspect.hpp"
 #include "op/operator_state.hpp"
 #include "op/validate.hpp"
 #include "plan/choose_plan.hpp"
@@ -23,13 +24,17 @@ namespace op {
 Status make_blueprint(const Shape& shape, const OperatorOptions& options, Blueprint* out) {
     GCMOE_RETURN_IF_ERROR(validate(shape));
     GCMOE_RETURN_IF_ERROR(validate_options(shape, options));
+    plan::Machine machine;
+    GCMOE_RETURN_IF_ERROR(find_machine(shape, options, &machine));
     std::vector<PlanOptions> plan_options = options.plans;
     if (plan_options.empty()) plan_options.emplace_back();
     std::vector<layout::PlanMemory> memories;
     for (const PlanOptions& one : plan_options) {
+        PlanOptions asked = one;
+        // Serial launches end role 1 before role 2 begins.
+        if (options.launch_mode == LaunchMode::kSerial) asked.overlap = false;
         backend::Plan plan;
-        GCMOE_RETURN_IF_ERROR(
-            plan::choose_plan(shape, options.max_tokens, one, plan::cpu_machine(), &plan));
+        GCMOE_RETURN_IF_ERROR(plan::choose_plan(shape, options.max_tokens, asked, machine, &plan));
         memories.push_back(plan.memory);
         out->plans.push_back(std::move(plan));
     }
@@ -110,22 +115,6 @@ Status find_plan(const OperatorState& state, const std::string& name, int* plan_
             fmt::format("plan '{}' is not one of this workspace: {}", name, known)};
 }
 
-// The first bad id that a launch met since the last call; cleared by reading.
-Status take_bad_index(OperatorState* state) {
-    auto* words = state->backend->memory(0).state();
-    if (words->bad_index_claimed == 0) return {};
-    const auto topk = static_cast<std::uint64_t>(state->shape.topk);
-    const std::uint64_t token = words->bad_index_slot / topk;
-    const std::uint64_t slot = words->bad_index_slot % topk;
-    const std::int64_t id = words->bad_index_id;
-    const std::uint64_t generation = words->bad_index_claimed - 1;
-    words->bad_index_claimed = 0;
-    return {Code::kBadIndex,
-            fmt::format("rank {}: topk_idx = {} at token {}, slot {} (generation {}) must be "
-                        "below num_experts = {}; the slot counted as unused",
-                        state->rank, id, token, slot, generation, state->shape.num_experts)};
-}
-
 // Public calls return statuses: what the machine refuses and our own broken promises, too.
 // `state` is null where no rank is made yet.
 template <class Call>
@@ -192,68 +181,16 @@ Status make_backend(OperatorState* state) {
     return guarded(state, [state]() -> Status {
         GroupState& group = state->group->state();
         const std::lock_guard<std::mutex> lock(group.mutex);  // ranks share the executor's slot
-        state->backend = cpu::make_cpu_rank(
-            {state->shape, state->rank, state->weights, state->heap, state->local, state->plans,
-             state->options.wait_limits, state->options.poison},
-            group.options, &group.executor);
-        state->backend->init_signals(start_point(state->options.start));
+        const OperatorOptions& options = state->options;
+        GCMOE_RETURN_IF_ERROR(
+            make_rank(options.backend,
+                      {state->shape, state->rank, options.workspace, options.launch_mode,
+                       options.device, state->weights, state->heap, state->local, state->plans,
+                       options.wait_limits, options.poison},
+                      &group, &state->backend));
+        state->backend->init_signals(start_point(options.start));
         return {};
     });
-}
-
-std::uint64_t load_signal(std::uint64_t* word) {
-    return std::atomic_ref<std::uint64_t>(*word).load(std::memory_order_acquire);
-}
-
-// The first rank whose counts of a generation have not arrived, or -1. A wait inside this rank may
-// run out first; what it waited for in the end is this rank.
-int missing_source(const OperatorState& state, std::uint32_t generation, std::uint32_t session) {
-    std::uint8_t* heap = state.backend->heap_base();
-    for (std::uint32_t source = 0; source < state.heap.num_ranks; ++source) {
-        for (std::uint32_t expert = 0; expert < state.heap.experts_per_rank; ++expert) {
-            const std::uint64_t word =
-                load_signal(state.heap.recv_count_word(heap, generation, source, expert));
-            const bool arrived = protocol::generation_of(word) == generation &&
-                                 protocol::session8_of(word) == (session & 0xFF);
-            if (!arrived) return static_cast<int>(source);
-        }
-    }
-    return -1;
-}
-
-// Who gave up first may have passed on nothing but its name: its own word in this rank's heap says
-// why, at which signal and because of whom. It may still be on its way.
-void complete_peer_fault(const OperatorState& state, StallReport* report) {
-    const std::uint64_t first = load_signal(state.heap.fault_word(
-        state.backend->heap_base(), static_cast<std::uint32_t>(report->peer)));
-    if (first != 0 && protocol::generation_of(first) == report->session) report->seen = first;
-    if (protocol::fault_culprit_of(report->seen) >= 0) return;
-    const auto signal = static_cast<std::uint32_t>(report->seen >> 24) & 0xFF;
-    report->seen =
-        protocol::fault_word(report->session, protocol::fault_cause_of(report->seen), signal,
-                             missing_source(state, report->generation, report->session));
-}
-
-// One id of the own list; `weights` of all ranks, null where a rank has not joined.
-Status check_id(const OperatorState& state,
-                const std::vector<std::shared_ptr<const PackedWeights>>& weights,
-                std::uint64_t slot) {
-    const auto topk = static_cast<std::uint64_t>(state.shape.topk);
-    const std::int64_t id = state.heap.expert_id(state.backend->heap_base(), slot);
-    const auto where = [&] {
-        return fmt::format("rank {}: topk_idx = {} at token {}, slot {}", state.rank, id,
-                           slot / topk, slot % topk);
-    };
-    if (id >= state.shape.num_experts) {
-        return {Code::kBadIndex, fmt::format("{} must be below num_experts = {} (negative = unused "
-                                             "slot)",
-                                             where(), state.shape.num_experts)};
-    }
-    if (id < 0) return {};
-    const auto owner = static_cast<std::size_t>(id / state.shape.experts_per_rank());
-    if (weights[owner] == nullptr || weights[owner]->has_expert(static_cast<int>(id))) return {};
-    return {Code::kBadInput,
-            fmt::format("{} names an expert whose weights rank {} has not packed", where(), owner)};
 }
 
 }  // namespace
@@ -269,25 +206,6 @@ Status Operator::size_report(const Shape& shape, const OperatorOptions& options,
         op::append_entries("local", blueprint.local_regions, out);
         return {};
     });
-}
-
-std::vector<BackendInfo> backends() {
-    return {{"cpu", true, "runs the same protocol and packed weights as the GPU backends"},
-            {"cuda", false, "this build has no GPU kernels yet (CHANGELOG.md says what it has)"}};
-}
-
-Status capability(const Shape& shape, const OperatorOptions& options) {
-    for (const BackendInfo& backend : backends()) {
-        if (backend.name != options.backend) continue;
-        if (!backend.available) {
-            return {Code::kUnsupported,
-                    fmt::format("backend '{}': {}", backend.name, backend.reason)};
-        }
-        op::Blueprint blueprint;
-        return op::make_blueprint(shape, options, &blueprint);
-    }
-    return {Code::kBadConfig,
-            fmt::format("backend '{}' is unknown; known are cpu, cuda", options.backend)};
 }
 
 namespace op {
@@ -348,6 +266,10 @@ InputViews Operator::inputs() {
             static_cast<int>(heap.x_scale_stride)};
 }
 
+Status Operator::write_inputs(const HostInputs& from) {
+    return op::guarded(state_.get(), [&] { return op::write_inputs(from, state_.get()); });
+}
+
 Status Operator::check_inputs(int num_tokens) {
     if (num_tokens < 0 || num_tokens > state_->options.max_tokens) {
         return {Code::kBadInput,
@@ -355,12 +277,7 @@ Status Operator::check_inputs(int num_tokens) {
                             num_tokens, state_->options.max_tokens)};
     }
     const auto weights = group::joined_weights(&state_->group->state(), state_->options.workspace);
-    const auto num_slots =
-        static_cast<std::uint64_t>(num_tokens) * static_cast<std::uint64_t>(state_->shape.topk);
-    for (std::uint64_t slot = 0; slot < num_slots; ++slot) {
-        GCMOE_RETURN_IF_ERROR(op::check_id(*state_, weights, slot));
-    }
-    return {};
+    return op::guarded(state_.get(), [&] { return op::check_ids(*state_, weights, num_tokens); });
 }
 
 namespace op {
@@ -377,6 +294,7 @@ Status launch_rank(const LaunchArgs& args, OperatorState* state) {
     request.num_tokens = args.num_tokens;
     request.y = args.y;
     request.y_stride = args.y_stride == 0 ? state->shape.hidden : args.y_stride;
+    request.stream = args.stream;
     const std::uint64_t launch = ++state->num_launches;
     request.before =
         guard_before(args.before, state->options.max_tokens, launch, &state->callback_errors);
@@ -414,31 +332,9 @@ Status Operator::synchronize() {
     return op::take_bad_index(state_.get());
 }
 
-StallReport Operator::stall_report() const {
-    StallReport report = *reinterpret_cast<const StallReport*>(state_->backend->local_base() +
-                                                               state_->local.stall_report);
-    if (report.cause == StallCause::kDeadline && report.peer < 0) {
-        report.peer = op::missing_source(*state_, report.generation, report.session);
-    }
-    if (report.cause == StallCause::kPeerFault && report.peer >= 0) {
-        op::complete_peer_fault(*state_, &report);
-    }
-    return report;
-}
+StallReport Operator::stall_report() const { return op::read_stall_report(*state_); }
 
-Statistics Operator::statistics() const {
-    const layout::RankMemory memory = state_->backend->memory(state_->last_plan_idx);
-    Statistics statistics;
-    statistics.generation = memory.state()->generation;
-    statistics.session = memory.state()->session;
-    statistics.rows = memory.state()->rows_received;
-    statistics.blocks = memory.state()->blocks_received;
-    statistics.laps = (memory.words()->s0 - state_->options.start.s0) / memory.plan.ring_blocks;
-    statistics.times = state_->backend->times();
-    const auto* rows = memory.at<std::uint64_t>(state_->local.statistics);
-    statistics.expert_rows.assign(rows, rows + state_->shape.experts_per_rank());
-    return statistics;
-}
+Statistics Operator::statistics() const { return op::read_statistics(*state_); }
 
 namespace op {
 namespace {
@@ -452,9 +348,9 @@ Status restart(const std::vector<OperatorState*>& states, bool move) {
             state->backend->synchronize();
             return {};
         }));
-        const auto* words = state->backend->memory(0).state();
-        start.generation = std::max(start.generation, words->generation);
-        start.session = std::max(start.session, words->session + 1);
+        const layout::StateWords words = read_state(*state);
+        start.generation = std::max(start.generation, words.generation);
+        start.session = std::max(start.session, words.session + 1);
     }
     for (OperatorState* state : states) {
         state->connected = false;

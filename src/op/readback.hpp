@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "gcmoe/operator.hpp"
 #include "op/operator_state.hpp"
@@ -17,16 +18,24 @@ struct Readback {
     std::uint32_t generation;        // last finished
 };
 
+// Valid until the next call for this operator. GPU: a copy of everything.
 inline Readback readback(Operator& op) {
     OperatorState& state = op.state();
-    std::uint8_t* local_base = state.backend->local_base();
-    const auto* words = reinterpret_cast<const layout::StateWords*>(local_base + state.local.state);
+    const backend::HostView view = state.backend->host_view();
+    const auto* words = reinterpret_cast<const layout::StateWords*>(view.local + state.local.state);
     return {state.heap,
-            state.backend->heap_base(),
+            view.heap,
             state.local,
-            local_base,
+            view.local,
             state.plans[static_cast<std::size_t>(state.last_plan_idx)].memory,
             words->generation};
+}
+
+// Fills `bytes` of a room with one value, wherever the memory is.
+inline void fill_room(Operator& op, backend::Room room, std::uint64_t offset, std::uint8_t value,
+                      std::uint64_t bytes) {
+    const std::vector<std::uint8_t> values(bytes, value);
+    op.state().backend->write(room, offset, values.data(), bytes);
 }
 
 }  // namespace gcmoe

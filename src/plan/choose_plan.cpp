@@ -91,8 +91,8 @@ Status check_sizes(const Shape& shape, int max_tokens, const PlanOptions& option
     return {};
 }
 
-Status check_units(const PlanOptions& options, const Partition::Limits& limits) {
-    const Status status = validate(options.partition, limits, 0);
+Status check_units(const PlanOptions& options, const Machine& machine) {
+    const Status status = validate(options.partition, machine.limits, machine.units_of_share);
     if (!status.ok()) return bad(options, status.message());
     const std::int64_t dispatch = options.partition.dispatch_units;
     const std::int64_t compute = options.partition.compute_units;
@@ -100,6 +100,35 @@ Status check_units(const PlanOptions& options, const Partition::Limits& limits) 
     return bad(options, fmt::format("dispatch_units + compute_units = {} + {} must be at most {} "
                                     "(units of one rank)",
                                     dispatch, compute, kMaxUnits));
+}
+
+Status check_kernel(const Machine& machine, const PlanOptions& options) {
+    if (machine.second_columns == 0 || options.second_columns == machine.second_columns) return {};
+    return bad(options, fmt::format("second_columns = {} must be {} (the GPU kernel's task width)",
+                                    options.second_columns, machine.second_columns));
+}
+
+void fill_second_columns(const Shape& shape, const Machine& machine, PlanOptions* options) {
+    if (options->second_columns != 0) return;
+    const int widest = shape.hidden % 256 == 0 ? 256 : 128;
+    options->second_columns = machine.second_columns != 0 ? machine.second_columns : widest;
+}
+
+// Both open: the machine's defaults. One open: the rest of the share, or the floor.
+void fill_partition(const Machine& machine, Partition* partition) {
+    const int share = machine.units_of_share;
+    if (partition->dispatch_units == 0 && partition->compute_units == 0) {
+        partition->dispatch_units = machine.default_dispatch;
+        partition->compute_units = machine.default_compute;
+    }
+    if (partition->dispatch_units == 0) {
+        partition->dispatch_units =
+            share != 0 ? share - partition->compute_units : machine.limits.min_dispatch;
+    }
+    if (partition->compute_units == 0) {
+        partition->compute_units = share != 0 ? share - partition->dispatch_units
+                                              : std::max(machine.limits.min_compute, 2);
+    }
 }
 
 // The order of a ring of at most 64 blocks with the same relation of lead_blocks to ring_blocks.
@@ -133,21 +162,18 @@ schedule::TaskOrder scaled_order(const Shape& shape, const backend::Plan& plan,
 
 Status choose_plan(const Shape& shape, int max_tokens, const PlanOptions& options,
                    const Machine& machine, backend::Plan* plan) {
-    const Partition::Limits& limits = machine.limits;
     PlanOptions filled = options;
     if (filled.row_block == 0) filled.row_block = choose_row_block(shape, max_tokens);
     if (filled.row_block < 1) return check_sizes(shape, max_tokens, filled);
     if (filled.ring_blocks == 0) {
         filled.ring_blocks = choose_ring_blocks(shape, max_tokens, filled, machine.ring_bytes);
     }
-    if (filled.second_columns == 0) filled.second_columns = shape.hidden % 256 == 0 ? 256 : 128;
+    fill_second_columns(shape, machine, &filled);
     if (filled.lead_blocks == 0) filled.lead_blocks = std::min(2, filled.ring_blocks);
-    if (filled.partition.dispatch_units == 0) filled.partition.dispatch_units = limits.min_dispatch;
-    if (filled.partition.compute_units == 0) {
-        filled.partition.compute_units = std::max(limits.min_compute, 2);
-    }
+    fill_partition(machine, &filled.partition);
     GCMOE_RETURN_IF_ERROR(check_sizes(shape, max_tokens, filled));
-    GCMOE_RETURN_IF_ERROR(check_units(filled, limits));
+    GCMOE_RETURN_IF_ERROR(check_kernel(machine, filled));
+    GCMOE_RETURN_IF_ERROR(check_units(filled, machine));
 
     plan->name = filled.name;
     plan->lead_blocks = static_cast<std::uint32_t>(filled.lead_blocks);

@@ -25,8 +25,29 @@ struct Machine {
     // units share. GPU: 16 MiB of the L2 (60 MB on an H200), beside the weights that stream
     // through. CPU: half of a core's L2 (1 MiB).
     std::uint64_t ring_bytes = 16ULL << 20;
+    int units_of_share = 0;    // SMs of the rank, all of which a plan hands out; 0 = no such rule
+    int second_columns = 0;    // the only task width of the kernels; 0 = any
+    int default_dispatch = 0;  // 0 = the floors
+    int default_compute = 0;
 };
 constexpr Machine cpu_machine() { return {Partition::cpu_limits(), 512ULL << 10}; }
+
+// SMs of the GPU that the defaults were measured on.
+inline constexpr int kH200Sms = 132;
+
+// A GPU whose SMs `ranks` virtual ranks share, in pairs: every rank gets as many whole pairs.
+// Virtual ranks lower the floor of compute SMs (their timings are no measure of a rank's).
+constexpr Machine gpu_machine(int sms, int ranks) {
+    Machine machine;
+    const int pairs = sms / 2 / ranks;
+    machine.units_of_share = 2 * pairs;
+    if (ranks > 1) machine.limits.min_compute = 2;
+    machine.second_columns = 256;  // four row tiles of 64, one per math warpgroup
+    // 16 SMs pull as fast as NVLink gives (357 GB/s of 371); a share of 16 leaves 14 for role 2.
+    machine.default_dispatch = ranks == 1 ? 16 : 2 * ((pairs + 7) / 8);
+    machine.default_compute = machine.units_of_share - machine.default_dispatch;
+    return machine;
+}
 
 // Fills what the options leave open and checks the whole. Signal offsets are filled by the layout
 // later. Errors: kBadConfig naming plan, field, value and limit.

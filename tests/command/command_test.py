@@ -126,8 +126,10 @@ class OverwriteTest(CommandTest):
 class InfoTest(CommandTest):
     def test_json_has_its_keys(self):
         report = self.json_of(gcmoe("info", "--json"))
-        for key in ["version", "commit", "backends", "cubins", "devices", "capability"]:
+        for key in ["version", "commit", "backends", "cubins", "cubins_not_run_on_hardware",
+                    "devices", "capability"]:
             self.assertIn(key, report)
+        self.assertLessEqual(set(report["cubins_not_run_on_hardware"]), set(report["cubins"]))
         cpu = [backend for backend in report["backends"] if backend["name"] == "cpu"]
         self.assertTrue(cpu[0]["available"])
         for backend in report["backends"]:

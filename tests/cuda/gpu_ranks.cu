@@ -91,7 +91,7 @@ GpuRanks::GpuRanks(const GpuCase& gpu_case) : case_(gpu_case) {
         make_inputs(rank);
         const OperatorState& state = ops_[at]->state();
         ranks_[at].heap = upload(state.backend->heap_base(), state.heap.bytes);
-        ranks_[at].local = upload(state.backend->local_base(), state.local.bytes);
+        ranks_[at].local = upload(state.backend->host_view().local, state.local.bytes);
     }
     for (int rank = 0; rank < shape.num_ranks; ++rank) upload_rank(rank);
 }
@@ -195,7 +195,7 @@ void GpuRanks::upload_rank(int rank) {
     launch.lead_blocks = state.plans[0].lead_blocks;
     launch.order = storage.order;
     launch.weight_placement = case_.shape.weight_placement;
-    launch.wait_limit_ns = 5ULL * 1000 * 1000 * 1000;
+    launch.first_limit_ns = launch.wait_limit_ns = 5ULL * 1000 * 1000 * 1000;
     gpu.y_copy.assign(static_cast<std::size_t>(case_.num_tokens) * launch.hidden, 0xFFFF);
     launch.y = gpu.y = upload(gpu.y_copy.data(), gpu.y_copy.size());
     launch.y_stride = launch.hidden;

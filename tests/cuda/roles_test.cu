@@ -138,8 +138,8 @@ void expect_same_signals(GpuRanks* ranks, int rank) {
                      bytes);
     };
     const auto in_local = [&](const char* name, std::uint64_t offset, std::size_t bytes) {
-        expect_equal(name, gpu.local_copy.data() + offset, state.backend->local_base() + offset,
-                     bytes);
+        expect_equal(name, gpu.local_copy.data() + offset,
+                     state.backend->host_view().local + offset, bytes);
     };
     in_heap("recv_count", heap.recv_count, 16ULL * heap.num_ranks * heap.experts_per_rank);
     in_heap("recv_slot", heap.recv_slot, 8ULL * heap.num_ranks * heap.max_slots());

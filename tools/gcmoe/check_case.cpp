@@ -1,11 +1,11 @@
 #include "check_case.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <bit>
 #include <chrono>
-#include <cstring>
 #include <memory>
 #include <set>
 #include <thread>
@@ -105,10 +105,12 @@ void choose_plan(const CheckOptions& options, int case_idx, CaseRun* run, CaseRe
     report->num_blocks = most_loaded_blocks(*run, plan.row_block);
     plan.ring_blocks =
         options.ring_blocks != 0 ? options.ring_blocks : ring_for(report->num_blocks);
-    if (options.no_overlap && options.ring_blocks == 0) plan.ring_blocks = 0;  // as many as needed
+    // Serial launches pull everything before role 2 starts, too.
+    const bool whole = options.no_overlap || options.gpu.launch == "serial";
+    if (whole && options.ring_blocks == 0) plan.ring_blocks = 0;  // as many as needed
     const bool wide = case_idx / 4 % 2 == 1 && run->shape.hidden % 256 == 0;
-    plan.second_columns = wide ? 256 : 128;
-    plan.overlap = !options.no_overlap;
+    plan.second_columns = wide || options.backend == "cuda" ? 256 : 128;
+    plan.overlap = !whole;
     plan.partition = {options.dispatch_units, options.compute_units};
     run->start = start_state(options, plan.ring_blocks);
     report->row_block = plan.row_block;
@@ -130,18 +132,9 @@ void count_inputs(const CaseRun& run, CaseReport* report) {
 }
 
 // All rows of the buffers, those past the tokens too.
-void stage_inputs(const Shape& shape, const RankInputs& inputs, Operator* op) {
-    const InputViews views = op->inputs();
-    const std::size_t hidden = size_of(shape.hidden);
-    for (std::size_t row = 0; row < size_of(inputs.capacity); ++row) {
-        std::memcpy(views.x + row * size_of(views.x_stride), inputs.x.data() + row * hidden,
-                    hidden);
-        std::memcpy(views.x_scale + row * size_of(views.x_scale_stride),
-                    inputs.x_scale.data() + row * (hidden / 128), hidden / 128 * 4);
-    }
-    const std::size_t slots = inputs.topk_idx.size();
-    std::memcpy(views.topk_idx, inputs.topk_idx.data(), slots * sizeof(std::int64_t));
-    std::memcpy(views.topk_weight, inputs.topk_weight.data(), slots * sizeof(float));
+Status stage_inputs(const RankInputs& inputs, Operator* op) {
+    return op->write_inputs({inputs.capacity, inputs.x.data(), inputs.x_scale.data(),
+                             inputs.topk_idx.data(), inputs.topk_weight.data()});
 }
 
 Status create_operators(const CheckOptions& options, CaseRun* run) {
@@ -153,6 +146,8 @@ Status create_operators(const CheckOptions& options, CaseRun* run) {
     OperatorOptions op_options;
     op_options.workspace = "check";
     op_options.backend = options.backend;
+    op_options.device = options.gpu.device;
+    GCMOE_RETURN_IF_ERROR(parse_launch_mode(options.gpu, &op_options.launch_mode));
     op_options.max_tokens = run->suite_case.capacity;
     op_options.plans = {run->plan};
     op_options.wait_limits = {options.deadline_s, options.deadline_s};
@@ -163,7 +158,7 @@ Status create_operators(const CheckOptions& options, CaseRun* run) {
         std::unique_ptr<Operator> op;
         GCMOE_RETURN_IF_ERROR(Operator::create(run->shape, run->weights->packed[size_of(rank)],
                                                run->group, rank, op_options, &op));
-        stage_inputs(run->shape, run->inputs[size_of(rank)], op.get());
+        GCMOE_RETURN_IF_ERROR(stage_inputs(run->inputs[size_of(rank)], op.get()));
         run->ops.push_back(std::move(op));
     }
     return {};
@@ -212,6 +207,24 @@ void compare_with_oracle(const reference::DispatchOracle& oracle, int launch, Ca
     }
 }
 
+// GPU: every role ran on the SMs of its own partition.
+void compare_placement(int launch, CaseRun* run) {
+    const auto text = [](const std::vector<int>& sms) {
+        return fmt::format("{}", fmt::join(sms, " "));
+    };
+    for (std::size_t rank = 0; rank < run->ops.size(); ++rank) {
+        const Placement placement = run->ops[rank]->statistics().placement;
+        if (placement.holds()) continue;
+        note_failure(
+            run, rank,
+            fmt::format("case {}: rank {} launch {}: role 1 ran on SMs {} of {}; role 2 on "
+                        "{} of {}; role 3 on {}",
+                        run->suite_case.name, rank, launch + 1, text(placement.dispatch_ran),
+                        text(placement.dispatch_map), text(placement.compute_ran),
+                        text(placement.compute_map), text(placement.combine_ran)));
+    }
+}
+
 void compare_launches(CaseRun* run) {
     const std::size_t hidden = size_of(run->shape.hidden);
     for (std::size_t rank = 0; rank < run->ops.size(); ++rank) {
@@ -232,16 +245,17 @@ void compare_launches(CaseRun* run) {
 // Before a launch, 0xFF (NaN) over everything that the launch must write before it reads: combine
 // rows always, the ring's data in poisoned cases.
 void poison_memory(const CaseRun& run) {
+    using backend::Room;
     for (const std::unique_ptr<Operator>& op : run.ops) {
-        const Readback memory = readback(*op);
-        const layout::LocalMemory& local = memory.local;
-        const std::uint64_t slots = memory.heap.max_slots();
-        std::memset(memory.heap_base + memory.heap.combine, 0xFF,
-                    slots * memory.heap.combine_stride);
+        const OperatorState& state = op->state();
+        const layout::LocalMemory& local = state.local;
+        const layout::PlanMemory& plan = state.plans.front().memory;
+        fill_room(*op, Room::kHeap, state.heap.combine, 0xFF,
+                  state.heap.max_slots() * state.heap.combine_stride);
         if (!run.suite_case.poison) continue;
-        const std::uint64_t rows = std::uint64_t{memory.plan.ring_blocks} * memory.plan.row_block;
+        const std::uint64_t rows = std::uint64_t{plan.ring_blocks} * plan.row_block;
         const auto fill = [&](std::uint64_t offset, std::uint64_t row_bytes) {
-            std::memset(memory.local_base + offset, 0xFF, rows * row_bytes);
+            fill_room(*op, Room::kLocal, offset, 0xFF, rows * row_bytes);
         };
         const auto hidden = static_cast<std::uint64_t>(run.shape.hidden);
         const auto inter = static_cast<std::uint64_t>(run.shape.inter);
@@ -299,6 +313,7 @@ bool launch_and_compare(CaseRun* run, CaseReport* report) {
         report->launch_s += seconds_since(launch_begin);
         oracle.launch(run->inputs);
         compare_with_oracle(oracle, launch, run);
+        compare_placement(launch, run);
         compare_unused_rows(run);
     }
     compare_launches(run);
@@ -361,8 +376,8 @@ Status judge(const CheckOptions& options, CaseRun* run, CaseReport* report) {
         outputs.push_back(outputs_of(*run, rank));
     }
     std::vector<reference::RankJudgement> verdicts;
-    GCMOE_RETURN_IF_ERROR(
-        reference::judge_layer(problem, outputs, expected, reference::kCpuTolerance, &verdicts));
+    GCMOE_RETURN_IF_ERROR(reference::judge_layer(problem, outputs, expected,
+                                                 tolerance_of(options.backend), &verdicts));
     for (std::size_t rank = 0; rank < verdicts.size(); ++rank) {
         const reference::RankJudgement& verdict = verdicts[rank];
         if (!verdict.ok) note_failure(run, rank, verdict.first_failure);

@@ -9,6 +9,7 @@
 #include "check_weights.hpp"
 #include "gcmoe/group.hpp"
 #include "gcmoe/operator.hpp"
+#include "gpu_options.hpp"
 #include "reference/judge.hpp"
 #include "reference/suite.hpp"
 
@@ -17,6 +18,7 @@ namespace gcmoe::cli {
 // What `gcmoe check` was asked for.
 struct CheckOptions {
     std::string backend = "cpu";
+    GpuOptions gpu;
     std::string suite = "all";
     std::vector<std::string> cases;  // empty = all
     std::string executor = "threads";

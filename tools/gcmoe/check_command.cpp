@@ -94,6 +94,8 @@ Status check_word(const char* option, const std::string& value, const char* firs
 }
 
 Status check_options(const CheckOptions& options) {
+    LaunchMode mode = LaunchMode::kGraph;
+    GCMOE_RETURN_IF_ERROR(parse_launch_mode(options.gpu, &mode));
     GCMOE_RETURN_IF_ERROR(check_word("--executor", options.executor, "threads", "stepper"));
     GCMOE_RETURN_IF_ERROR(
         check_word("--activation-scale", options.activation_scale, "fp32-k128", "ue8m0-k32"));
@@ -176,6 +178,7 @@ void print_summary(const CheckCommand& command, const Totals& totals) {
 
 Status run_check(const CheckCommand& command, int* exit_code) {
     const auto begin = std::chrono::steady_clock::now();
+    prepare_queues(command.options.backend, command.console);
     GCMOE_RETURN_IF_ERROR(check_options(command.options));
     std::vector<ListedCase> cases;
     GCMOE_RETURN_IF_ERROR(list_cases(command.options, &cases));
@@ -214,7 +217,7 @@ void add_options(CLI::App* check, CheckCommand* command) {
     add("--row-block", &options.row_block, "BM (8, 16, 32, 64 by case)");
     add("--ring-blocks", &options.ring_blocks, "B (a quarter of the blocks)");
     check->add_flag("--no-overlap", options.no_overlap, "Role 2 starts after role 1's last row");
-    add("--ranks", &options.ranks, "Ranks (the suite's 8); experts must divide");
+    add("--ranks,--virtual-ranks", &options.ranks, "Ranks (the suite's 8); experts must divide");
     check->add_flag("--near-wrap", options.near_wrap,
                     "Start with generation, laps and counters shortly before they wrap");
     add("--activation-scale", &options.activation_scale, "fp32-k128 or ue8m0-k32 (fp32-k128)")
@@ -222,13 +225,14 @@ void add_options(CLI::App* check, CheckCommand* command) {
     add("--weight-placement", &options.weight_placement,
         "Routing weight before the requantisation or after the second GEMM (before)")
         ->type_name("WHEN");
-    add("--dispatch-units", &options.dispatch_units, "Threads of role 1 per rank");
-    add("--compute-units", &options.compute_units, "Threads of roles 2 and 3 per rank");
+    add("--dispatch-units", &options.dispatch_units, "Threads (GPU: SMs) of role 1 per rank");
+    add("--compute-units", &options.compute_units, "Threads (GPU: SMs) of roles 2 and 3 per rank");
     add("--deadline", &options.deadline_s, "Seconds that any wait may take, 0 = for ever (300)");
     add("--dump-expected", &options.dump_expected, "Write the bit-true outputs into this folder")
         ->type_name("DIR");
     add("--expected", &options.expected, "Read them from there instead of computing them")
         ->type_name("DIR");
+    add_gpu_options(*check, &options.gpu);
     add_console_options(*check, &command->console);
     check->footer(kExamples);
 }

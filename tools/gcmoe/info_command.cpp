@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 
 #include "commands.hpp"
@@ -30,8 +31,24 @@ struct InfoCommand {
     std::optional<int> max_tokens;
 };
 
-// Cubins that the build carries; the CPU build has none.
-std::vector<std::string> cubins() { return {}; }
+// Cubins that no machine of this project has run.
+std::vector<std::string> cubins_never_run() {
+    std::vector<std::string> names = cubins();
+    std::erase(names, "sm_90a");
+    return names;
+}
+
+std::string cubins_text() {
+    std::vector<std::string> names = cubins();
+    if (names.empty()) return "none in this build";
+    const std::vector<std::string> never_run = cubins_never_run();
+    for (std::string& name : names) {
+        if (std::find(never_run.begin(), never_run.end(), name) != never_run.end()) {
+            name += " (not run on hardware)";
+        }
+    }
+    return joined(names);
+}
 
 // What a layer needs on one backend.
 struct Capability {
@@ -142,6 +159,7 @@ Json info_json(const Question* question) {
         {"commit", kCommit},
         {"backends", backends_json},
         {"cubins", cubins()},
+        {"cubins_not_run_on_hardware", cubins_never_run()},
         {"devices", devices_json},
         {"devices_looked_for", devices.how},
         {"processor",
@@ -164,7 +182,7 @@ void print_build() {
         table.add({backend.name, backend.available ? "yes" : "no", backend.reason});
     }
     fmt::print("{}\n", table.text(3));
-    fmt::print("cubins     {}\n", cubins().empty() ? "none in this build" : joined(cubins()));
+    fmt::print("cubins     {}\n", cubins_text());
 }
 
 void print_machine() {

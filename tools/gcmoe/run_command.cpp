@@ -25,6 +25,7 @@ The report's last word is `verified` only if every live token was compared in th
 
 Status run_layer(const RunOptions& options, int* exit_code) {
     const auto begin = std::chrono::steady_clock::now();
+    prepare_queues(options.backend, options.console);
     GCMOE_RETURN_IF_ERROR(check_run_options(options));
     LayerRun run;
     GCMOE_RETURN_IF_ERROR(prepare_inputs(options, &run));

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <set>
 
 #include "gcmoe/capability.hpp"
@@ -103,31 +102,6 @@ void add_report(const PackReport& part, PackReport* sum) {
     sum->worst_change = std::max(sum->worst_change, part.worst_change);
 }
 
-// Into the rank's symmetric memory.
-void fill_inputs(const Shape& shape, IndexType index_type, const RankInputs& inputs, Operator* op) {
-    const InputViews views = op->inputs();
-    const std::size_t scale_words = size_of(shape.hidden / kChunk);
-    for (int token = 0; token < inputs.num_tokens; ++token) {
-        const std::size_t row = size_of(token);
-        std::memcpy(views.x + row * size_of(views.x_stride),
-                    inputs.x.data() + row * size_of(shape.hidden), size_of(shape.hidden));
-        std::memcpy(views.x_scale + row * size_of(views.x_scale_stride),
-                    inputs.x_scale.data() + row * scale_words, scale_words * sizeof(std::uint32_t));
-    }
-    const std::size_t slots = size_of(inputs.num_tokens) * size_of(shape.topk);
-    for (std::size_t slot = 0; slot < slots; ++slot) {
-        const std::int64_t id = inputs.topk_idx[slot];
-        if (index_type == IndexType::kInt64) {
-            static_cast<std::int64_t*>(views.topk_idx)[slot] = id;
-        } else {
-            // A negative id stays one: the low half of some is not.
-            static_cast<std::int32_t*>(views.topk_idx)[slot] =
-                id < 0 ? -1 : static_cast<std::int32_t>(id);
-        }
-        views.topk_weight[slot] = inputs.topk_weight[slot];
-    }
-}
-
 Status create_operators(const RunOptions& options, LayerRun* run) {
     const Shape& shape = run->layer.shape;
     const OperatorOptions op_options = operator_options(options, run->capacity);
@@ -136,8 +110,11 @@ Status create_operators(const RunOptions& options, LayerRun* run) {
         std::unique_ptr<Operator> op;
         GCMOE_RETURN_IF_ERROR(Operator::create(shape, run->weights[size_of(rank)], run->group, rank,
                                                op_options, &op));
-        fill_inputs(shape, op_options.index_type, run->inputs[size_of(rank)], op.get());
-        GCMOE_RETURN_IF_ERROR(op->check_inputs(run->inputs[size_of(rank)].num_tokens));
+        const RankInputs& inputs = run->inputs[size_of(rank)];
+        GCMOE_RETURN_IF_ERROR(
+            op->write_inputs({inputs.num_tokens, inputs.x.data(), inputs.x_scale.data(),
+                              inputs.topk_idx.data(), inputs.topk_weight.data()}));
+        GCMOE_RETURN_IF_ERROR(op->check_inputs(inputs.num_tokens));
         run->ops.push_back(std::move(op));
     }
     return {};

@@ -24,7 +24,8 @@ void add_input_options(CLI::App& command, RunOptions* options) {
             ->type_name(type)
             ->group("Tokens and routing");
     };
-    add("--ranks", &options->ranks, "INT", "Expert-parallel ranks (8, or those of --inputs)");
+    add("--ranks,--virtual-ranks", &options->ranks, "INT",
+        "Expert-parallel ranks (8, or those of --inputs)");
     add("--tokens", &options->tokens, "LIST", "Tokens: 16 for every rank, or 0,1,2,... (16)");
     add("--routing", &options->routing, "RULE",
         "uniform, only_expert:E, only_rank:R, hot_rank:R:F (F times the mean), zipf:A, "
@@ -57,9 +58,10 @@ void add_execution_options(CLI::App& command, RunOptions* options) {
         "Output columns of a second-GEMM task, a multiple of 128");
     add("--lead-blocks", &options->plan.lead_blocks,
         "First GEMMs ahead of a block's second GEMM, 1..ring blocks");
-    add("--dispatch-units", &options->plan.partition.dispatch_units, "Threads of role 1 per rank");
+    add("--dispatch-units", &options->plan.partition.dispatch_units,
+        "Threads (GPU: SMs) of role 1 per rank");
     add("--compute-units", &options->plan.partition.compute_units,
-        "Threads of roles 2 and 3 per rank");
+        "Threads (GPU: SMs) of roles 2 and 3 per rank");
     command.add_flag("--no-overlap", options->no_overlap, "Role 2 starts after role 1's last row")
         ->group(group);
     add("--capacity", &options->capacity, "Tokens a rank's buffers hold (most tokens of a rank)");
@@ -73,6 +75,7 @@ void add_execution_options(CLI::App& command, RunOptions* options) {
         ->group(group);
     command.add_flag("--no-verify", options->no_verify, "Do not compare with the reference")
         ->group(group);
+    add_gpu_options(command, &options->gpu);
 }
 
 Status check_inputs_alone(const RunOptions& options) {
@@ -216,6 +219,8 @@ Status check_run_options(const RunOptions& options) {
     GCMOE_RETURN_IF_ERROR(check_word("--backend", options.backend, names));
     GCMOE_RETURN_IF_ERROR(check_word("--executor", options.executor, {"threads", "stepper"}));
     GCMOE_RETURN_IF_ERROR(check_word("--index-type", options.index_type, {"int32", "int64"}));
+    LaunchMode mode = LaunchMode::kGraph;
+    GCMOE_RETURN_IF_ERROR(parse_launch_mode(options.gpu, &mode));
     GCMOE_RETURN_IF_ERROR(check_at_least("--capacity", options.capacity, 0));
     GCMOE_RETURN_IF_ERROR(check_at_least("--launches", options.launches, 1));
     GCMOE_RETURN_IF_ERROR(check_at_least("--deadline", options.deadline_s, 0.0));
@@ -276,6 +281,8 @@ OperatorOptions operator_options(const RunOptions& options, int capacity) {
     OperatorOptions out;
     out.backend = options.backend;
     out.max_tokens = capacity;
+    out.device = options.gpu.device;
+    (void)parse_launch_mode(options.gpu, &out.launch_mode);  // check_run_options has asked
     out.index_type = options.index_type == "int32" ? IndexType::kInt32 : IndexType::kInt64;
     out.plans = {options.plan};
     out.plans.front().overlap = !options.no_overlap;

@@ -8,6 +8,7 @@
 #include "console.hpp"
 #include "gcmoe/group.hpp"
 #include "gcmoe/operator.hpp"
+#include "gpu_options.hpp"
 #include "layer_options.hpp"
 #include "reference/suite.hpp"
 
@@ -29,6 +30,7 @@ struct RunOptions {
     std::string out_path;
 
     std::string backend = "cpu";
+    GpuOptions gpu;
     std::string executor = "threads";
     std::optional<std::uint64_t> executor_seed;
     std::optional<int> resident_units;

@@ -57,8 +57,8 @@ Status judge(const RunOptions& options, LayerRun* run,
     if (status.ok()) {
         const std::vector<reference::RankExpected> expected =
             reference::take_expected(std::move(stages));
-        status =
-            reference::judge_layer(problem, outputs, expected, reference::kCpuTolerance, verdicts);
+        status = reference::judge_layer(problem, outputs, expected, tolerance_of(options.backend),
+                                        verdicts);
     }
     run->source->on_expert({});
     return status;

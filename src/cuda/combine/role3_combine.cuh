@@ -89,7 +89,7 @@ __device__ __forceinline__ bool run_role3(const GpuLaunch& gpu, std::uint32_t* f
     ptx::cta_barrier();
     protocol::Launch launch;
     bool ok = protocol::begin_launch<GpuMemory>(memory, Role::kCombine, ptx::cta_idx(),
-                                                gpu.wait_limit_ns, &launch);
+                                                device::wait_limit(gpu), &launch);
     for (std::uint32_t peer = thread; ok && peer < memory.heap.num_ranks; peer += kThreads) {
         ok = protocol::wait_done<GpuMemory>(memory, launch, peer);
     }

@@ -41,6 +41,9 @@ struct GpuTimes {
     std::uint32_t failed;  // the unit left early
 };
 
+// What of role 1 a launch does: all of it, or (serial mode) one step after the other.
+enum class DispatchStep : std::uint32_t { kWhole, kPublish, kPull };
+
 struct GpuLaunch {
     layout::RankMemory memory;
     const GpuExpert* experts = nullptr;  // (experts_per_rank)
@@ -54,13 +57,21 @@ struct GpuLaunch {
     std::uint32_t is_warm_up = 0;  // 1: the kernel returns at once (see prepare_kernel)
     layout::KOrder order = layout::KOrder::kQuadBlock;
     WeightPlacement weight_placement = WeightPlacement::kBeforeRequantise;
-    std::uint64_t wait_limit_ns = 0;
+    std::uint64_t first_limit_ns = 0;  // of every wait, first launch of a session; 0 = for ever
+    std::uint64_t wait_limit_ns = 0;   // later ones
+    DispatchStep dispatch_step = DispatchStep::kWhole;
     std::uint16_t* y = nullptr;
     std::int64_t y_stride = 0;
     GpuTimes* dispatch_times = nullptr;  // (dispatch_units)
     GpuTimes* compute_times = nullptr;   // (compute_units)
     GpuTimes* combine_times = nullptr;   // (compute_units)
 };
+
+// The limit of this launch's waits; decided on the device, so that a captured launch can be both.
+GCMOE_HD inline std::uint64_t wait_limit(const GpuLaunch& gpu) {
+    const layout::StateWords& state = *gpu.memory.state();
+    return state.generation == state.start_generation ? gpu.first_limit_ns : gpu.wait_limit_ns;
+}
 static_assert(std::is_trivially_copyable_v<GpuLaunch>);
 static_assert(sizeof(GpuLaunch) <= 4096, "a kernel's parameters");
 

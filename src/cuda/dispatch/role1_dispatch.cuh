@@ -67,9 +67,8 @@ __device__ __forceinline__ Accounts place_accounts(std::uint32_t* shared, const 
     return accounts;
 }
 
-// The expert of a slot, or -1 if it is unused; the first bad id of the launch goes to the state.
-__device__ __forceinline__ std::int64_t used_expert(const GpuLaunch& gpu, const Launch& launch,
-                                                    std::uint64_t slot) {
+// The expert of a slot, or -1 if it is unused or its id is past the last expert.
+__device__ __forceinline__ std::int64_t used_expert(const GpuLaunch& gpu, std::uint64_t slot) {
     const layout::RankMemory& memory = gpu.memory;
     const std::int64_t id = memory.heap.expert_id(memory.own_heap(), slot);
     if (id < static_cast<std::int64_t>(gpu.num_experts)) return id < 0 ? -1 : id;
@@ -96,7 +95,7 @@ __device__ __forceinline__ void walk_slots(const GpuLaunch& gpu, const Launch& l
     const std::uint64_t num_slots = std::uint64_t{launch.num_tokens} * memory.heap.topk;
     for (std::uint64_t first = 0; first < num_slots; first += 32) {
         const std::uint64_t slot = first + lane;
-        const std::int64_t expert = slot < num_slots ? used_expert(gpu, launch, slot) : -1;
+        const std::int64_t expert = slot < num_slots ? used_expert(gpu, slot) : -1;
         const bool bad =
             slot < num_slots && expert < 0 && memory.heap.expert_id(memory.own_heap(), slot) >= 0;
         const std::uint32_t bad_lanes = ptx::ballot(bad);
@@ -335,11 +334,13 @@ __device__ __forceinline__ bool run_role1(const GpuLaunch& gpu, std::uint32_t* s
     if (thread == 0) *accounts.failed = 0;
     ptx::cta_barrier();
     const bool begun = protocol::begin_launch<GpuMemory>(gpu.memory, Role::kDispatch, unit,
-                                                         gpu.wait_limit_ns, &launch);
+                                                         device::wait_limit(gpu), &launch);
     if (!begun) *accounts.failed = 1;
     ptx::cta_barrier();
     if (*accounts.failed != 0) return false;
-    if (unit == 0) publish_routing(gpu, launch, accounts);
+    const bool publish = gpu.dispatch_step != device::DispatchStep::kPull;
+    if (unit == 0 && publish) publish_routing(gpu, launch, accounts);
+    if (gpu.dispatch_step == device::DispatchStep::kPublish) return true;
     if (!receive_routing(gpu, launch, accounts)) return false;
     if (unit == 0) publish_blocks(gpu, launch, accounts);
     device::GpuTimes& times = gpu.dispatch_times[unit];

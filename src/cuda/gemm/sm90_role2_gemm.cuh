@@ -139,7 +139,7 @@ __device__ __forceinline__ bool run_role2(const GpuLaunch& gpu, SharedStorage<kM
     ptx::cta_barrier();
     Launch launch;
     const bool begun = protocol::begin_launch<GpuMemory>(gpu.memory, Role::kCompute, ptx::cta_idx(),
-                                                         gpu.wait_limit_ns, &launch);
+                                                         device::wait_limit(gpu), &launch);
     if (!begun) shared->abort = 1;
     ptx::cta_barrier();
     if (aborted(&shared->abort)) return false;

@@ -1,0 +1,325 @@
+#!/usr/bin/env python3
+"""Role 2's machine code: FP4 weights go from the decode to the tensor core in registers.
+
+Looked at is every QGMMA of a role2_kernel whose A is E5M2: the routed experts' main loop (the
+shared expert's A is E4M3 and is not decoded). For each of them:
+
+  1. A is a register (`QGMMA... R24, R44, gdesc[UR16], ...`), not a descriptor.
+  2. The four registers of A come from the decode: walk backwards by address from the QGMMA; at the
+     head of the innermost loop around it go on at that loop's end (a loop that prepares the next
+     chunk decodes behind its QGMMA), back to the QGMMA; then the same for the next loop outwards.
+     The first instruction met that writes the register, and those before it as long as they are
+     predicated, must be PRMT or LOP3. A plain copy (MOV, IMAD.MOV) is followed to its source, a
+     reload from local memory (LDL) to what was stored there (STL); reloads are counted and printed.
+  3. No STS or STSM, of whatever data, on the way from the farthest of these producers to the
+     QGMMA, also not in blocks out of line that a branch on the way jumps to and that come back.
+
+A loop is the address range [target, branch] of a backward branch. Walking by address sees every
+instruction between, whichever way the branches go: stricter than following the branches, save that
+producers on a path that is laid out elsewhere are not seen.
+
+Local memory is the thread's own spill space; what it costs is held by check_registers.py.
+
+Every instance must have QGMMAs of both kinds, else the check looked at the wrong thing.
+"""
+
+import re
+import sys
+
+import cuda_objects
+
+ROLE = re.compile(r"^role2_kernel\b")
+QGMMA = re.compile(r"^R(\d+), (R(\d+)|gdesc\[\w+\]), gdesc")
+LOCAL = re.compile(r"\[R1(?:\+(-?)0x([0-9a-f]+))?\]")
+REGISTER = re.compile(r"^R(\d+)(\.\w+)?$")
+PREDICATE = re.compile(r"^!?U?P(T|\d+)$")
+TARGET = re.compile(r"(?:^|\s)(0x[0-9a-f]+)$")
+NO_RESULT = re.compile(r"^(U?[A-Z0-9]*SETP|U?PLOP3|R2P|RET|BRX|JMX|WARPSYNC|NANOSLEEP|ST|STG|STS"
+                       r"|STL|STSM|RED|REDG|BAR|CALL)$")
+STORES = ("STS", "STSM")
+DECODE = ("PRMT", "LOP3")
+
+
+def operands_of(instruction):
+    return [part.strip() for part in instruction.operands.split(",")]
+
+
+def written(instruction):
+    """The registers that an instruction writes, as a range; empty if none."""
+    if NO_RESULT.match(instruction.name):
+        return range(0)
+    operands = operands_of(instruction)
+    while operands and PREDICATE.match(operands[0]):
+        operands.pop(0)
+    match = REGISTER.match(operands[0]) if operands else None
+    if not match:
+        return range(0)
+    first = int(match.group(1))
+    opcode = instruction.opcode
+    return range(first, first + width(instruction))
+
+
+def width(instruction):
+    """Number of registers that an instruction writes, or that a load or store moves."""
+    opcode = instruction.opcode
+    if instruction.name == "QGMMA":
+        return int(re.search(r"\.64x(\d+)x", opcode).group(1)) // 2
+    if ".128" in opcode:
+        return 4
+    return 2 if ".64" in opcode or ".WIDE" in opcode or opcode == "CS2R" or opcode[0] == "D" else 1
+
+
+def local_offset(instruction):
+    """Offset of an LDL's or STL's place, or None."""
+    match = LOCAL.search(instruction.operands)
+    return int((match.group(1) or "") + (match.group(2) or "0"), 16) if match else None
+
+
+def stored_to(instruction, offset):
+    """The register that an STL stores to a local offset, or None."""
+    start = local_offset(instruction) if instruction.name == "STL" else None
+    match = REGISTER.match(operands_of(instruction)[-1])
+    if start is None or not match or not 0 <= offset - start < 4 * width(instruction):
+        return None
+    return int(match.group(1)) + (offset - start) // 4
+
+
+def copied_from(instruction):
+    """The source register of a plain copy, or None."""
+    operands = operands_of(instruction)
+    source = operands[-1].replace(".reuse", "")
+    if instruction.name == "MOV" or (instruction.opcode.startswith("IMAD.MOV")
+                                     and operands[1:3] == ["RZ", "RZ"]):
+        match = REGISTER.match(source)
+        return int(match.group(1)) if match else None
+    return None
+
+
+def branch_target(instruction):
+    match = TARGET.search(instruction.operands)
+    return int(match.group(1), 16) if instruction.name == "BRA" and match else None
+
+
+class Listing:
+    """The instructions of one kernel, its loops, and where branches go."""
+
+    def __init__(self, code):
+        self.code = code
+        self.index = {instruction.address: i for i, instruction in enumerate(code)}
+        self.loops = []
+        self.reloads = 0
+        for i, instruction in enumerate(code):
+            target = self.index.get(branch_target(instruction))
+            if target is not None and target <= i:
+                self.loops.append((target, i))
+
+    def walk_back(self, at):
+        """Indices before `at` in the order of the head comment, each once."""
+        around = sorted({loop for loop in self.loops if loop[0] <= at <= loop[1]},
+                        key=lambda loop: loop[1] - loop[0])
+        seen_first, seen_last = at, at
+        for first, last in around + [(0, len(self.code) - 1)]:
+            yield from range(seen_first - 1, first - 1, -1)
+            if (first, last) in self.loops:
+                yield from range(last, seen_last, -1)
+                seen_last = max(seen_last, last)
+            seen_first = min(seen_first, first)
+
+    def producers(self, at, register):
+        """(indices of the instructions that last wrote a register, path walked), by rule 2."""
+        found, path = [], []
+        offset = None  # in local memory, while the value is there
+        for i in self.walk_back(at):
+            path.append(i)
+            instruction = self.code[i]
+            if offset is not None:
+                register = stored_to(instruction, offset)
+                offset = offset if register is None else None
+                continue
+            if register not in written(instruction):
+                continue
+            if not instruction.predicate and instruction.name == "LDL":
+                offset = local_offset(instruction)
+                if offset is not None:
+                    offset += 4 * (register - written(instruction)[0])
+                    self.reloads += 1
+                    continue
+            source = copied_from(instruction)
+            if source is not None and not instruction.predicate:
+                register = source
+                continue
+            found.append(i)
+            if not instruction.predicate:
+                return found, path
+        return [], path
+
+    def out_of_line(self, path):
+        """Indices of blocks elsewhere that a branch on the path enters and that come back to it."""
+        inside, found = set(path), []
+        for i in path:
+            start = self.index.get(branch_target(self.code[i]))
+            if start is None or start in inside or start < i:
+                continue
+            block = []
+            for k in range(start, len(self.code)):
+                block.append(k)
+                last = self.code[k]
+                if last.name in ("BRA", "EXIT", "RET", "BRX") and not last.predicate:
+                    break
+            if self.index.get(branch_target(self.code[block[-1]])) in inside:
+                found += block
+        return found
+
+
+def judge_qgmma(listing, at):
+    """The sentences against one QGMMA."""
+    instruction = listing.code[at]
+    match = QGMMA.match(instruction.operands)
+    if not match or match.group(3) is None:
+        return [f"A is not a register: {instruction.operands}"]
+    sentences, path = [], []
+    for register in range(int(match.group(3)), int(match.group(3)) + 4):
+        producers, walked = listing.producers(at, register)
+        path = max(path, walked, key=len)
+        if not producers:
+            sentences.append(f"R{register} of A is written nowhere")
+        for producer in (listing.code[i] for i in producers):
+            if producer.name not in DECODE:
+                sentences.append(f"R{register} of A comes from {producer.opcode} at "
+                                 f"0x{producer.address:x}, not from PRMT or LOP3")
+    for i in sorted(set(path + listing.out_of_line(path))):
+        if listing.code[i].name in STORES:
+            sentences.append(f"{listing.code[i].opcode} at 0x{listing.code[i].address:x} stands "
+                             "between the decode and the QGMMA")
+    return sentences
+
+
+def judge(kernel):
+    """(errors, counts: routed QGMMAs, shared ones, reloads of A) of one kernel."""
+    listing = Listing(kernel.code)
+    errors, routed, shared = [], 0, 0
+    for i, instruction in enumerate(kernel.code):
+        if instruction.name != "QGMMA":
+            continue
+        if ".E5M2." not in instruction.opcode:
+            shared += 1
+            continue
+        routed += 1
+        errors += [f"{kernel.name}: {instruction.opcode} at 0x{instruction.address:x}: {sentence}"
+                   for sentence in judge_qgmma(listing, i)]
+    if routed == 0 or shared == 0:
+        errors.append(f"{kernel.name}: {routed} routed and {shared} shared QGMMAs: none to look at")
+    return errors, (routed, shared, listing.reloads)
+
+
+# ---- self-test ---------------------------------------------------------------------------------
+
+DECODED = """
+LDS.128 R16, [R8]
+PRMT R44, R34, R29, R9
+LOP3.LUT R44, R16, 0x80808080, R44, 0xea, !PT
+LOP3.LUT R45, R17, 0x80808080, R45, 0xea, !PT
+PRMT R46, R34, R46, R9
+LOP3.LUT R47, R47, 0x80808080, R16, 0xea, !PT
+"""
+MULTIPLY = "QGMMA.64x16x32.F32.E5M2.E4M3 R24, R44, gdesc[UR16], RZ, !UPT, gsb0\n"
+SHARED = "QGMMA.64x16x32.F32.E4M3.E4M3 R24, R68, gdesc[UR16], RZ, !UPT\n"
+WAIT = "SYNCS.PHASECHK.TRANS64.TRYWAIT P1, [R10+URZ], R9\n@!P1 BRA {back}\n"
+
+
+def planted(text):
+    """A kernel from one instruction a line; `name:` marks a place, {name} its address."""
+    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
+    marks, code = {}, []
+    for line in lines:
+        if line.endswith(":"):
+            marks[line[:-1]] = f"0x{16 * len(code):x}"
+        else:
+            code.append(line)
+    listing = "code for sm_90a\n\tFunction : k\n" + "".join(
+        f"        /*{16 * i:04x}*/   {line.format(**marks)} ;  /* 0x0 */\n"
+        for i, line in enumerate(code))
+    return cuda_objects.Kernel("k", "role2_kernel<x>", 96,
+                               cuda_objects.parse_sass(listing, "sm_90a")["k"])
+
+
+def self_test():
+    end = "ISETP.NE.AND P0, PT, R44, R7, PT\n@P0 BRA {head}\n" + SHARED + "EXIT\n"
+    loop = "head:\n" + DECODED + "back:\n" + WAIT + MULTIPLY
+    cases = [
+        ("decoded in the loop", loop + end, None),
+        ("store after the multiplication", loop + "STS [R3], R24\n" + end, None),
+        ("store before the decode", "head:\nSTS [R3], R24\n" + loop[6:] + end, None),
+        ("decoded behind it, for the next round",
+         DECODED + "head:\n" + MULTIPLY + DECODED + end, None),
+        ("copied", loop.replace("LOP3.LUT R45, R17, 0x80808080, R45, 0xea, !PT",
+                                "LOP3.LUT R3, R17, 0x80808080, R45, 0xea, !PT\n"
+                                "IMAD.MOV.U32 R45, RZ, RZ, R3") + end, None),
+        ("block out of line", loop.replace(MULTIPLY, "BRA.DIV UR18, {far}\nnear:\n" + MULTIPLY)
+         + end + "far:\nWARPSYNC.COLLECTIVE R3, {near}\nBRA {near}\n", None),
+        ("descriptor", loop.replace("R24, R44, gdesc", "R24, gdesc[UR8], gdesc") + end,
+         "A is not a register"),
+        ("store between", loop.replace(MULTIPLY, "STS.128 [R3], R44\n" + MULTIPLY) + end,
+         "STS.128 at 0x80 stands between"),
+        ("store between the producers", loop.replace("PRMT R46", "STSM.16.M88 [R3], R9\nPRMT R46")
+         + end, "STSM.16.M88 at"),
+        ("store behind it, on the way to the next round",
+         DECODED + "head:\n" + MULTIPLY + DECODED + "STS [R3], R24\n" + end, "STS at"),
+        ("store at the loop's head, after the decode behind it",
+         DECODED + "head:\nSTS [R3], R24\n" + MULTIPLY + DECODED + end, "STS at"),
+        ("store out of line", loop.replace(MULTIPLY, "BRA.DIV UR18, {far}\nnear:\n" + MULTIPLY)
+         + end + "far:\nSTS [R3], R9\nBRA {near}\n", "STS at"),
+        ("from shared memory", loop.replace("PRMT R46, R34, R46, R9", "LDS R46, [R3]") + end,
+         "R46 of A comes from LDS"),
+        ("wide load over it", loop.replace("PRMT R46, R34, R46, R9", "LDS.64 R46, [R3]").replace(
+            "LOP3.LUT R47, R47, 0x80808080, R16, 0xea, !PT", "NOP") + end,
+         "R47 of A comes from LDS"),
+        ("spilled", loop.replace("back:", "STL.64 [R1+0x8], R46\nLDL R47, [R1+0xc]\nback:") + end,
+         None),
+        ("spilled, a store between", loop.replace(
+            "back:", "STL.64 [R1+0x8], R46\nSTS [R3], R9\nLDL R47, [R1+0xc]\nback:") + end,
+         "STS at"),
+        ("spilled from a load", loop.replace("back:", "LDS R3, [R2]\nSTL [R1+0x8], R3\n"
+                                             "LDL R47, [R1+0x8]\nback:") + end,
+         "R47 of A comes from LDS"),
+        ("reloaded from a place never stored", loop.replace(
+            "back:", "STL.64 [R1+0x8], R46\nLDL R47, [R1+0x10]\nback:") + end,
+         "R47 of A is written nowhere"),
+        ("predicated", loop.replace("back:", "@P3 LDS R47, [R3]\nback:") + end,
+         "R47 of A comes from LDS"),
+        ("copied from a load", loop.replace("back:", "LDG.E R3, desc[UR4][R8.64]\n"
+                                            "MOV R45, R3\nback:") + end, "R45 of A comes from LDG"),
+        ("never written", "head:\n" + MULTIPLY + end.replace("R44", "R4"), "is written nowhere"),
+        ("no routed QGMMA", SHARED + "EXIT\n", "0 routed and 1 shared"),
+        ("no shared QGMMA", loop + end.replace(SHARED, ""), "1 routed and 0 shared"),
+    ]
+    bad = 0
+    for title, text, expected in cases:
+        errors, _ = judge(planted(text))
+        caught = not errors if expected is None else any(expected in error for error in errors)
+        if not caught:
+            bad += 1
+            print(f"self-test: '{title}' expected {expected!r}, got {errors}")
+    print(f"self-test: {len(cases) - bad} of {len(cases)} planted cases judged right")
+    return 1 if bad else 0
+
+
+def main():
+    if "--self-test" in sys.argv[1:]:
+        return self_test()
+    kernels, status = cuda_objects.built_kernels("sass")
+    if kernels is None:
+        return status
+    instances = [kernel for kernel in kernels if ROLE.match(kernel.name)]
+    errors = [] if instances else ["no role2_kernel in the library"]
+    for kernel in instances:
+        more, (routed, shared, reloads) = judge(kernel)
+        print(f"  {kernel.name:<26} {routed} routed QGMMA ({4 * routed} registers of A, {reloads} "
+              f"reloaded from local memory), {shared} shared, {len(more)} errors")
+        errors += more
+    print("\n".join(errors + [f"sass: {len(instances)} instances, {len(errors)} errors"]))
+    return 1 if errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

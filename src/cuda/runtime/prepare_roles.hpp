@@ -1,0 +1,16 @@
+// Makes the roles' kernels ready on a device and in a green context, before any role spins there.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "gcmoe/status.hpp"
+
+namespace gcmoe::cuda::runtime {
+
+// Loads every kernel on the current device, once per process and device.
+Status prepare_roles(int device);
+
+// One empty launch of every kernel on the streams that it will run on (see prepare_kernel.cuh).
+Status warm_up_roles(cudaStream_t dispatch, cudaStream_t compute);
+
+}  // namespace gcmoe::cuda::runtime

@@ -1,0 +1,87 @@
+#include "cuda/runtime/role_nodes.hpp"
+
+#include <utility>
+
+#include "cuda/combine/role3_combine.hpp"
+#include "cuda/device/device_buffer.hpp"
+#include "cuda/dispatch/role1_dispatch.hpp"
+#include "cuda/gemm/sm90_role2_gemm.hpp"
+
+namespace gcmoe::cuda::runtime {
+
+using device::cuda_status;
+using device::DispatchStep;
+
+ForkJoin::~ForkJoin() {
+    if (role1_ended_ != nullptr) cudaEventDestroy(role1_ended_);
+    if (ended_ != nullptr) cudaEventDestroy(ended_);
+}
+
+ForkJoin::ForkJoin(ForkJoin&& other) noexcept
+    : role1_ended_(std::exchange(other.role1_ended_, nullptr)),
+      ended_(std::exchange(other.ended_, nullptr)) {}
+
+Status ForkJoin::create() {
+    GCMOE_RETURN_IF_ERROR(cuda_status(
+        cudaEventCreateWithFlags(&role1_ended_, cudaEventDisableTiming), "creating an event"));
+    return cuda_status(cudaEventCreateWithFlags(&ended_, cudaEventDisableTiming),
+                       "creating an event");
+}
+
+Status ForkJoin::begin(const RankLaunch& rank, cudaEvent_t fork) {
+    const cudaStream_t dispatch = rank.partition->dispatch.stream();
+    const cudaStream_t compute = rank.partition->compute.stream();
+    GCMOE_RETURN_IF_ERROR(cuda_status(cudaStreamWaitEvent(dispatch, fork), "forking role 1"));
+    GCMOE_RETURN_IF_ERROR(cuda_status(cudaStreamWaitEvent(compute, fork), "forking role 2"));
+    GCMOE_RETURN_IF_ERROR(
+        cuda_status(dispatch::launch_role1(rank.launch, dispatch), "launching role 1"));
+    return cuda_status(gemm::launch_role2(rank.launch, rank.activation_scale, compute),
+                       "launching role 2");
+}
+
+Status ForkJoin::end(const RankLaunch& rank, cudaStream_t stream) {
+    const cudaStream_t dispatch = rank.partition->dispatch.stream();
+    const cudaStream_t compute = rank.partition->compute.stream();
+    GCMOE_RETURN_IF_ERROR(cuda_status(cudaEventRecord(role1_ended_, dispatch), "joining role 1"));
+    GCMOE_RETURN_IF_ERROR(
+        cuda_status(cudaStreamWaitEvent(compute, role1_ended_), "joining role 1"));
+    GCMOE_RETURN_IF_ERROR(
+        cuda_status(combine::launch_role3(rank.launch, compute), "launching role 3"));
+    GCMOE_RETURN_IF_ERROR(cuda_status(cudaEventRecord(ended_, compute), "joining role 3"));
+    return cuda_status(cudaStreamWaitEvent(stream, ended_), "joining role 3");
+}
+
+Status write_num_tokens(const std::vector<const RankLaunch*>& ranks, cudaStream_t stream) {
+    const Driver* driver = nullptr;
+    GCMOE_RETURN_IF_ERROR(find_driver(&driver));
+    for (const RankLaunch* rank : ranks) {
+        const auto word = reinterpret_cast<CUdeviceptr>(rank->num_tokens_word);
+        GCMOE_RETURN_IF_ERROR(driver_status(
+            *driver,
+            driver->memset_d32_async(word, static_cast<unsigned>(rank->num_tokens), 1, stream),
+            "writing num_tokens"));
+    }
+    return {};
+}
+
+Status run_serial(const std::vector<const RankLaunch*>& ranks, cudaStream_t stream) {
+    for (const DispatchStep step : {DispatchStep::kPublish, DispatchStep::kPull}) {
+        for (const RankLaunch* rank : ranks) {
+            device::GpuLaunch launch = rank->launch;
+            launch.dispatch_step = step;
+            GCMOE_RETURN_IF_ERROR(
+                cuda_status(dispatch::launch_role1(launch, stream), "launching role 1"));
+        }
+    }
+    for (const RankLaunch* rank : ranks) {
+        GCMOE_RETURN_IF_ERROR(cuda_status(
+            gemm::launch_role2(rank->launch, rank->activation_scale, stream), "launching role 2"));
+    }
+    for (const RankLaunch* rank : ranks) {
+        GCMOE_RETURN_IF_ERROR(
+            cuda_status(combine::launch_role3(rank->launch, stream), "launching role 3"));
+    }
+    return {};
+}
+
+}  // namespace gcmoe::cuda::runtime

@@ -1,0 +1,64 @@
+#include "cuda/runtime/sm_shares.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+
+namespace gcmoe::cuda::runtime {
+namespace {
+
+using PairsOfGpc = std::map<int, std::vector<int>>;
+
+PairsOfGpc by_gpc(const std::vector<SmPair>& pairs, const std::vector<int>& chosen) {
+    PairsOfGpc groups;
+    for (const int i : chosen) groups[pairs[static_cast<std::size_t>(i)].gpc].push_back(i);
+    return groups;
+}
+
+// One pair of each GPC in turn until none is left.
+std::vector<int> interleave(const std::vector<SmPair>& pairs) {
+    std::vector<int> all(pairs.size());
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int>(i);
+    const PairsOfGpc groups = by_gpc(pairs, all);
+    std::vector<int> order;
+    for (std::size_t turn = 0; order.size() < pairs.size(); ++turn) {
+        for (const auto& [gpc, group] : groups) {
+            if (turn < group.size()) order.push_back(group[turn]);
+        }
+    }
+    return order;
+}
+
+}  // namespace
+
+std::vector<PairShare> share_pairs(const std::vector<SmPair>& pairs, int num_ranks,
+                                   int dispatch_pairs, int compute_pairs) {
+    const std::vector<int> order = interleave(pairs);
+    const auto share = static_cast<std::size_t>(dispatch_pairs + compute_pairs);
+    std::vector<PairShare> shares;
+    for (int rank = 0; rank < num_ranks; ++rank) {
+        std::vector<int> own;
+        for (std::size_t i = static_cast<std::size_t>(rank); i < order.size() && own.size() < share;
+             i += static_cast<std::size_t>(num_ranks)) {
+            own.push_back(order[i]);
+        }
+        PairsOfGpc left = by_gpc(pairs, own);
+        PairShare result;
+        for (int i = 0; i < dispatch_pairs; ++i) {
+            const auto most = std::max_element(
+                left.begin(), left.end(),
+                [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+            result.dispatch.push_back(most->second.back());
+            most->second.pop_back();
+        }
+        for (const auto& [gpc, group] : left) {
+            result.compute.insert(result.compute.end(), group.begin(), group.end());
+        }
+        std::sort(result.dispatch.begin(), result.dispatch.end());
+        std::sort(result.compute.begin(), result.compute.end());
+        shares.push_back(std::move(result));
+    }
+    return shares;
+}
+
+}  // namespace gcmoe::cuda::runtime

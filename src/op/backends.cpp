@@ -1,0 +1,83 @@
+#include "op/backends.hpp"
+
+#include <fmt/format.h>
+
+#include "cpu/cpu_rank.hpp"
+#include "op/operator_state.hpp"
+#ifdef GCMOE_HAS_CUDA
+#include "cuda/runtime/cuda_rank.hpp"
+#endif
+
+namespace gcmoe {
+namespace {
+
+#ifdef GCMOE_HAS_CUDA
+BackendInfo cuda_info() {
+    const cuda::runtime::DeviceState device = cuda::runtime::find_device(0);
+    return {"cuda", device.usable, device.reason};
+}
+#else
+BackendInfo cuda_info() {
+    return {"cuda", false, "this build has no GPU kernels (configure with -DGCMOE_CUDA=ON)"};
+}
+#endif
+
+}  // namespace
+
+std::vector<BackendInfo> backends() {
+    return {{"cpu", true, "runs the same protocol and packed weights as the GPU backends"},
+            cuda_info()};
+}
+
+Status capability(const Shape& shape, const OperatorOptions& options) {
+    for (const BackendInfo& backend : backends()) {
+        if (backend.name != options.backend) continue;
+        if (!backend.available) {
+            return {Code::kUnsupported,
+                    fmt::format("backend '{}': {}", backend.name, backend.reason)};
+        }
+        op::Blueprint blueprint;
+        return op::make_blueprint(shape, options, &blueprint);
+    }
+    return {Code::kBadConfig,
+            fmt::format("backend '{}' is unknown; known are cpu, cuda", options.backend)};
+}
+
+namespace op {
+
+Status find_machine(const Shape& shape, const OperatorOptions& options, plan::Machine* machine) {
+    if (options.backend == "cpu") {
+        if (options.launch_mode != LaunchMode::kGraph || options.device != 0) {
+            return {Code::kBadConfig,
+                    "launch_mode and device are the GPU's; the cpu backend takes their defaults"};
+        }
+        *machine = plan::cpu_machine();
+        return {};
+    }
+#ifdef GCMOE_HAS_CUDA
+    if (options.backend == "cuda") {
+        return cuda::runtime::find_machine(shape, options, machine);
+    }
+#endif
+    // Sizes can be asked of any build: those of the GPU that the project was measured on.
+    *machine = plan::gpu_machine(plan::kH200Sms, shape.num_ranks);
+    return {};
+}
+
+Status make_rank(const std::string& backend, backend::RankSetup setup, GroupState* group,
+                 std::unique_ptr<backend::RankBackend>* out) {
+#ifdef GCMOE_HAS_CUDA
+    if (backend == "cuda") {
+        return cuda::runtime::make_cuda_rank(std::move(setup), group->num_ranks, &group->executor,
+                                             out);
+    }
+#endif
+    if (backend != "cpu") {
+        return {Code::kInternal, fmt::format("backend '{}' was not refused", backend)};
+    }
+    *out = cpu::make_cpu_rank(std::move(setup), group->options, &group->executor);
+    return {};
+}
+
+}  // namespace op
+}  // namespace gcmoe

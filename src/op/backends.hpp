@@ -1,0 +1,23 @@
+// The backends by name: what each needs from a plan, and how a rank of it is made. The only place
+// that knows which backends a build has.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "backend/rank_backend.hpp"
+#include "gcmoe/capability.hpp"
+#include "group/group_state.hpp"
+#include "plan/choose_plan.hpp"
+
+namespace gcmoe::op {
+
+// What plans of this backend depend on here. Errors: kBadConfig (unknown backend, options it does
+// not know), kUnsupported with the reason.
+Status find_machine(const Shape& shape, const OperatorOptions& options, plan::Machine* machine);
+
+// One rank; the group's mutex is held. Errors: those of the backend.
+Status make_rank(const std::string& backend, backend::RankSetup setup, GroupState* group,
+                 std::unique_ptr<backend::RankBackend>* out);
+
+}  // namespace gcmoe::op

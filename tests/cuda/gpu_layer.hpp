@@ -1,0 +1,61 @@
+// A generated layer over virtual ranks on one GPU, through the public API.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gcmoe/operator.hpp"
+#include "reference/inputs.hpp"
+
+namespace gcmoe::test {
+
+struct LayerOptions {
+    LaunchMode launch_mode = LaunchMode::kGraph;
+    int dispatch_units = 0;  // 0 = the plan's choice
+    int row_block = 16;
+    int ring_blocks = 0;
+    bool overlap = true;
+    bool poison = true;
+    int capacity = 256;  // of each rank
+    double deadline_s = 10.0;
+};
+
+class GpuLayer {
+  public:
+    GpuLayer(const Shape& shape, const LayerOptions& options);
+    ~GpuLayer();
+
+    // Global tokens [0, total) spread over the ranks; one launch; rows of all ranks behind each
+    // other. Throws on any error.
+    std::vector<std::uint16_t> run(int total_tokens);
+    // Tokens [first, first + n) on rank 0, none elsewhere.
+    std::vector<std::uint16_t> run_tokens(int first, int n);
+    // As run, each rank from a thread of its own that synchronises at once.
+    std::vector<std::uint16_t> run_from_threads(int total_tokens);
+    // Launches the last run's inputs on a stream, into device memory.
+    void enqueue(void* stream);
+    void clear_outputs();
+    std::vector<std::uint16_t> device_rows();
+    // One rank alone; its synchronize's status.
+    Status launch_one(int rank, int tokens);
+    Status reset();
+
+    [[nodiscard]] Operator& op(int rank) { return *ops_[static_cast<std::size_t>(rank)]; }
+    [[nodiscard]] bool placements_hold();
+    [[nodiscard]] std::string placement_text();
+
+  private:
+    void stage(const std::vector<reference::RankInputs>& inputs);
+    std::vector<std::uint16_t> launch_all();
+
+    Shape shape_;
+    LayerOptions options_;
+    std::shared_ptr<Group> group_;
+    std::vector<std::unique_ptr<Operator>> ops_;
+    std::vector<int> tokens_;              // (num_ranks) of the last run
+    std::vector<std::uint16_t*> outputs_;  // (num_ranks) device, (capacity, hidden)
+};
+
+}  // namespace gcmoe::test

@@ -1,0 +1,209 @@
+// The CUDA backend behind Operator: green contexts, graphs, streams and serial launches give the
+// same bits, on every number of virtual ranks, and every unit runs where it belongs.
+#include <cuda_runtime.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <set>
+#include <string>
+
+#include "cuda/gpu_layer.hpp"
+#include "cuda/gpu_ranks.hpp"
+
+namespace gcmoe {
+namespace {
+
+using test::GpuLayer;
+using test::LayerOptions;
+
+Shape narrow_shape(int num_ranks) {
+    Shape shape;
+    shape.hidden = 512;
+    shape.inter = 256;
+    shape.num_experts = 16;
+    shape.topk = 4;
+    shape.num_ranks = num_ranks;
+    shape.activation.clamp = 10.0F;
+    return shape;
+}
+
+class CudaOperator : public testing::Test {
+  protected:
+    void SetUp() override {
+        setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+        std::string seen;
+        if (!test::has_hopper(&seen)) GTEST_SKIP() << "needs an sm_90 GPU: " << seen;
+    }
+};
+
+// The serial launch of one rank is the measure: no kernel of it waits for another.
+std::vector<std::uint16_t> serial_rows(int total_tokens) {
+    LayerOptions options;
+    options.launch_mode = LaunchMode::kSerial;
+    GpuLayer layer(narrow_shape(1), options);
+    return layer.run(total_tokens);
+}
+
+TEST_F(CudaOperator, SameBitsForEveryModeAndNumberOfRanks) {
+    constexpr int kTokens = 64;
+    const auto wanted = serial_rows(kTokens);
+    for (const int ranks : {1, 2, 4, 8}) {
+        for (const LaunchMode mode :
+             {LaunchMode::kGraph, LaunchMode::kEager, LaunchMode::kSerial}) {
+            LayerOptions options;
+            options.launch_mode = mode;
+            GpuLayer layer(narrow_shape(ranks), options);
+            for (int launch = 0; launch < 3; ++launch) {
+                ASSERT_EQ(layer.run(kTokens), wanted)
+                    << ranks << " ranks, mode " << static_cast<int>(mode) << ", launch " << launch;
+            }
+            EXPECT_TRUE(layer.placements_hold()) << ranks << " ranks: " << layer.placement_text();
+        }
+    }
+}
+
+TEST_F(CudaOperator, SameBitsForEveryPartitionOfOneRank) {
+    constexpr int kTokens = 64;
+    const auto wanted = serial_rows(kTokens);
+    for (const int dispatch : {4, 8, 16, 20, 32}) {
+        LayerOptions options;
+        options.dispatch_units = dispatch;
+        GpuLayer layer(narrow_shape(1), options);
+        ASSERT_EQ(layer.run(kTokens), wanted) << dispatch << " dispatch SMs";
+        EXPECT_TRUE(layer.placements_hold()) << layer.placement_text();
+    }
+}
+
+TEST_F(CudaOperator, SameBitsForEveryShareOfVirtualRanks) {
+    constexpr int kTokens = 64;
+    const auto wanted = serial_rows(kTokens);
+    for (const int ranks : {2, 4, 8}) {
+        for (const int dispatch : {2, 4, 6}) {
+            LayerOptions options;
+            options.dispatch_units = dispatch;
+            GpuLayer layer(narrow_shape(ranks), options);
+            ASSERT_EQ(layer.run(kTokens), wanted)
+                << ranks << " ranks, " << dispatch << " dispatch SMs each";
+            EXPECT_TRUE(layer.placements_hold()) << layer.placement_text();
+        }
+    }
+}
+
+TEST_F(CudaOperator, SameBitsForEveryRowBlockAndOverlap) {
+    constexpr int kTokens = 96;
+    const auto wanted = serial_rows(kTokens);
+    for (int row_block = 8; row_block <= 64; row_block += 8) {
+        for (const bool overlap : {true, false}) {
+            LayerOptions options;
+            options.row_block = row_block;
+            options.ring_blocks = overlap ? 2 : 0;
+            options.overlap = overlap;
+            GpuLayer layer(narrow_shape(2), options);
+            ASSERT_EQ(layer.run(kTokens), wanted)
+                << "row block " << row_block << ", overlap " << overlap;
+        }
+    }
+}
+
+// A token's bits do not depend on what else is in the batch.
+TEST_F(CudaOperator, BatchInvariant) {
+    constexpr int kTokens = 256;
+    GpuLayer layer(narrow_shape(1), {});
+    const auto all = layer.run(kTokens);
+    const std::size_t hidden = 512;
+    for (const int token : {0, 1, 77, 255}) {
+        const auto alone = layer.run_tokens(token, 1);
+        const std::vector<std::uint16_t> row(all.begin() + token * hidden,
+                                             all.begin() + (token + 1) * hidden);
+        ASSERT_EQ(alone, row) << "token " << token;
+    }
+}
+
+// Launches that alternate between numbers of tokens, plans and outputs use the graphs of each.
+TEST_F(CudaOperator, ChangingTokensAndIdleRanks) {
+    GpuLayer layer(narrow_shape(4), {});
+    LayerOptions serial_options;
+    serial_options.launch_mode = LaunchMode::kSerial;
+    GpuLayer serial(narrow_shape(4), serial_options);
+    for (const int tokens : {64, 1, 0, 33, 2, 64, 3}) {
+        ASSERT_EQ(layer.run(tokens), serial.run(tokens)) << tokens << " tokens over 4 ranks";
+    }
+}
+
+// A caller's capture gets the roles as nodes; replays follow what stands in the inputs.
+TEST_F(CudaOperator, UnderACallersCapture) {
+    constexpr int kTokens = 16;
+    GpuLayer layer(narrow_shape(2), {});
+    const auto wanted = layer.run(kTokens);
+    cudaStream_t stream = nullptr;
+    ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    layer.enqueue(stream);
+    cudaGraph_t graph = nullptr;
+    ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    cudaGraphExec_t exec = nullptr;
+    ASSERT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+    for (int replay = 0; replay < 5; ++replay) {
+        layer.clear_outputs();
+        ASSERT_EQ(cudaGraphLaunch(exec, stream), cudaSuccess);
+        ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+        ASSERT_EQ(layer.device_rows(), wanted) << "replay " << replay;
+    }
+    cudaGraphExecDestroy(exec);
+    // As a child of a larger graph.
+    cudaGraph_t parent = nullptr;
+    cudaGraphNode_t first = nullptr;
+    cudaGraphNode_t second = nullptr;
+    ASSERT_EQ(cudaGraphCreate(&parent, 0), cudaSuccess);
+    ASSERT_EQ(cudaGraphAddChildGraphNode(&first, parent, nullptr, 0, graph), cudaSuccess);
+    ASSERT_EQ(cudaGraphAddChildGraphNode(&second, parent, &first, 1, graph), cudaSuccess);
+    ASSERT_EQ(cudaGraphInstantiate(&exec, parent, 0), cudaSuccess);
+    layer.clear_outputs();
+    ASSERT_EQ(cudaGraphLaunch(exec, stream), cudaSuccess);
+    ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+    EXPECT_EQ(layer.device_rows(), wanted);
+    cudaGraphExecDestroy(exec);
+    cudaGraphDestroy(parent);
+    cudaGraphDestroy(graph);
+    cudaStreamDestroy(stream);
+}
+
+// A rank that synchronises before the others have launched does not block them.
+TEST_F(CudaOperator, RanksThatLaunchOneByOne) {
+    GpuLayer layer(narrow_shape(2), {});
+    const auto wanted = layer.run(16);
+    ASSERT_EQ(layer.run_from_threads(16), wanted);
+    ASSERT_EQ(layer.run(16), wanted);
+}
+
+// A rank that never launches: the others give up at their deadline and name it.
+TEST_F(CudaOperator, AbsentRankIsNamed) {
+    LayerOptions options;
+    options.deadline_s = 0.5;
+    GpuLayer layer(narrow_shape(2), options);
+    const Status status = layer.launch_one(0, 16);
+    EXPECT_EQ(status.code(), Code::kStalled) << status.message();
+    EXPECT_NE(status.message().find("rank 1"), std::string::npos) << status.message();
+    ASSERT_TRUE(layer.reset().ok());
+    EXPECT_EQ(layer.run(16), serial_rows(16));
+}
+
+TEST_F(CudaOperator, BadOutputsAndCallbacksAreRefused) {
+    GpuLayer layer(narrow_shape(1), {});
+    void* memory = nullptr;
+    ASSERT_EQ(cudaMalloc(&memory, 1 << 20), cudaSuccess);
+    LaunchArgs args;
+    args.num_tokens = 4;
+    args.y = static_cast<std::uint16_t*>(memory) + 1;
+    Status status = layer.op(0).launch(args);
+    EXPECT_EQ(status.code(), Code::kBadInput);
+    EXPECT_NE(status.message().find("16-byte"), std::string::npos) << status.message();
+    args.y = static_cast<std::uint16_t*>(memory);
+    args.before = [] { return 4; };
+    status = layer.op(0).launch(args);
+    EXPECT_EQ(status.code(), Code::kUnsupported) << status.message();
+    cudaFree(memory);
+}
+
+}  // namespace
+}  // namespace gcmoe

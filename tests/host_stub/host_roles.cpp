@@ -1,0 +1,110 @@
+#include "host_stub/host_roles.hpp"
+
+#include "layout/packed_weights.hpp"
+#include "op/operator_state.hpp"
+
+namespace gcmoe::host_stub {
+namespace {
+
+using cuda::device::GpuExpert;
+using cuda::device::GpuFp8Matrix;
+using cuda::device::GpuLaunch;
+using cuda::device::GpuMatrix;
+
+constexpr std::uint32_t kDispatchUnits = 2;
+constexpr std::uint32_t kComputeUnits = 2;
+constexpr std::uint64_t kWaitLimitNs = 120ULL * 1000 * 1000 * 1000;
+
+GpuMatrix view(const layout::PackedMatrix& matrix) {
+    GpuMatrix to;
+    to.tiles = matrix.tiles.data();
+    to.bias = matrix.bias.empty() ? nullptr : matrix.bias.data();
+    const bool row_form = matrix.form == layout::PackedMatrix::DecodeForm::kRowFactor;
+    (row_form ? to.row_factors : to.chunk_factors) = matrix.factors.data();
+    return to;
+}
+
+GpuFp8Matrix view(const layout::PackedFp8Matrix& matrix) {
+    return {matrix.tiles.data(), matrix.scales.data(),
+            static_cast<std::uint32_t>(matrix.scale_groups_per_chunk)};
+}
+
+}  // namespace
+
+HostRanks::HostRanks(test::VirtualLayer* layer, const std::vector<reference::RankInputs>& inputs)
+    : layer_(layer),
+      launches_(inputs.size()),
+      experts_(inputs.size()),
+      times_(inputs.size()),
+      y_(inputs.size()) {
+    for (std::size_t r = 0; r < inputs.size(); ++r) {
+        const int rank = static_cast<int>(r);
+        test::stage_inputs(&layer->op(rank), IndexType::kInt64, layer->shape(), inputs[r]);
+        y_[r].assign(static_cast<std::size_t>(inputs[r].num_tokens) *
+                         static_cast<std::size_t>(layer->shape().hidden),
+                     0xFFFF);
+        make_launch(rank);
+        launches_[r].memory.state()->num_tokens = static_cast<std::uint32_t>(inputs[r].num_tokens);
+    }
+}
+
+void HostRanks::make_launch(int rank) {
+    const auto at = static_cast<std::size_t>(rank);
+    const OperatorState& state = layer_->op(rank).state();
+    const PackedStorage& storage = state.weights->storage();
+    for (const auto& expert : storage.experts) {
+        experts_[at].push_back({view(expert->first), view(expert->second)});
+    }
+    GpuLaunch& launch = launches_[at];
+    launch.memory = state.backend->memory(0);
+    launch.memory.plan.dispatch_units = kDispatchUnits;
+    launch.memory.plan.compute_units = kComputeUnits;
+    auto& peers = launch.memory.peers;
+    std::uint8_t* const own_heap = state.backend->heap_base();
+    peers = {};
+    peers.base = reinterpret_cast<std::uint64_t>(own_heap);
+    peers.rank = static_cast<std::uint32_t>(rank);
+    peers.num_ranks = static_cast<std::uint32_t>(launches_.size());
+    for (int peer = 0; peer < static_cast<int>(launches_.size()); ++peer) {
+        const auto base =
+            reinterpret_cast<std::uint64_t>(layer_->op(peer).state().backend->heap_base());
+        peers.offset[peer] = static_cast<std::int64_t>(base - peers.base);
+    }
+    launch.experts = experts_[at].data();
+    if (storage.has_shared) {
+        launch.shared_first = view(storage.shared_first);
+        launch.shared_second = view(storage.shared_second);
+    }
+    launch.activation = state.shape.activation;
+    launch.num_experts = static_cast<std::uint32_t>(state.shape.num_experts);
+    launch.hidden = static_cast<std::uint32_t>(state.shape.hidden);
+    launch.lead_blocks = state.plans[0].lead_blocks;
+    launch.order = storage.order;
+    launch.weight_placement = state.shape.weight_placement;
+    launch.wait_limit_ns = kWaitLimitNs;
+    launch.y = y_[at].data();
+    launch.y_stride = state.shape.hidden;
+    times_[at].resize(kDispatchUnits + 2 * kComputeUnits);
+    launch.dispatch_times = times_[at].data();
+    launch.compute_times = launch.dispatch_times + kDispatchUnits;
+    launch.combine_times = launch.compute_times + kComputeUnits;
+}
+
+std::string HostRanks::run() {
+    Machine machine;
+    for (const GpuLaunch& launch : launches_) {
+        add_role1(&machine, launch);
+        add_role2(&machine, launch, layer_->shape().activation_scale);
+    }
+    machine.run();
+    for (const GpuLaunch& launch : launches_) add_role3(&machine, launch);
+    machine.run();
+    std::string failed;
+    for (const GpuLaunch& launch : launches_) {
+        const auto* report = launch.memory.at<StallReport>(launch.memory.local.stall_report);
+        if (report->cause != StallCause::kNone) failed += describe(*report) + "\n";
+    }
+    return failed;
+}
+
+}  // namespace gcmoe::host_stub

@@ -1,0 +1,45 @@
+#include "gpu_options.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+
+namespace gcmoe::cli {
+
+void add_gpu_options(CLI::App& command, GpuOptions* options) {
+    command
+        .add_option("--launch", options->launch,
+                    "GPU: graph, eager (streams) or serial (one kernel at a time, for sanitizers "
+                    "and profilers) (graph)")
+        ->type_name("MODE")
+        ->group("GPU");
+    command.add_option("--device", options->device, "GPU: CUDA's number of the device (0)")
+        ->group("GPU");
+}
+
+Status parse_launch_mode(const GpuOptions& options, LaunchMode* mode) {
+    if (options.launch == "graph") {
+        *mode = LaunchMode::kGraph;
+    } else if (options.launch == "eager") {
+        *mode = LaunchMode::kEager;
+    } else if (options.launch == "serial") {
+        *mode = LaunchMode::kSerial;
+    } else {
+        return option_error("--launch", options.launch, "must be one of graph, eager, serial");
+    }
+    return {};
+}
+
+void prepare_queues(const std::string& backend, const ConsoleOptions& console) {
+    constexpr const char* kVariable = "CUDA_DEVICE_MAX_CONNECTIONS";
+    if (backend != "cuda" || std::getenv(kVariable) != nullptr) return;
+    setenv(kVariable, "32", 0);
+    if (!console.json) fmt::print(stderr, "gcmoe: {}=32 (two hardware queues a rank)\n", kVariable);
+}
+
+reference::Tolerance tolerance_of(const std::string& backend) {
+    return backend == "cuda" ? reference::kHopperTolerance : reference::kCpuTolerance;
+}
+
+}  // namespace gcmoe::cli
