@@ -57,8 +57,9 @@ foreach(target gcmoe_cuda_compile gcmoe_cuda_compile_sm90)
         ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
 endforeach()
 
-# The roles as kernels, for GCMOE_CUBINS, and the runtime that launches them. The operator (gcmoe) and
-# this library call each other: the operator makes the backend, the backend uses layout and protocol.
+# The roles as kernels, for GCMOE_CUBINS, and the runtime that launches them. The operator (gcmoe)
+# and this library call each other: the operator makes the backend, the backend uses layout and
+# protocol.
 find_package(CUDAToolkit REQUIRED)
 file(GLOB_RECURSE role_sources CONFIGURE_DEPENDS
     "${PROJECT_SOURCE_DIR}/src/cuda/*.cu" "${PROJECT_SOURCE_DIR}/src/cuda/*.cpp")
