@@ -282,6 +282,10 @@ Status check_sizes(const checkpoint::GeneratedLayer& layer, const checkpoint::Pa
 
 }  // namespace
 
+Status use_device(int device) {
+    return cuda_status(cudaSetDevice(device), "cudaSetDevice(" + std::to_string(device) + ")");
+}
+
 Status generate_layer(const checkpoint::GeneratedLayer& layer, const checkpoint::PaddedSizes& sizes,
                       const ExpertRange& range, std::shared_ptr<WeightSource>* out) {
     std::unique_ptr<WeightSource> judged;  // for its errors; it generates nothing yet
