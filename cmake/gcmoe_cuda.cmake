@@ -83,14 +83,15 @@ if(Python3_FOUND)
     set_tests_properties(cubins PROPERTIES LABELS cuda TIMEOUT 60 SKIP_RETURN_CODE 77)
 endif()
 
-# The judge's half for a GPU, sm_90a.
+# The judge's half for a GPU.
 file(GLOB judge_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/reference/cuda/*.cu")
 add_library(gcmoe_reference_cuda STATIC ${judge_sources})
 target_include_directories(gcmoe_reference_cuda PUBLIC
     ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
-target_compile_options(gcmoe_reference_cuda PRIVATE
-    $<$<COMPILE_LANGUAGE:CUDA>:${GCMOE_CUDA_FLAGS} ${GCMOE_SM90_FLAGS}>)
-target_link_libraries(gcmoe_reference_cuda PUBLIC gcmoe_reference)
+target_compile_options(gcmoe_reference_cuda PRIVATE ${GCMOE_CUDA_FLAGS} ${GCMOE_CUBIN_FLAGS})
+target_link_libraries(gcmoe_reference_cuda PRIVATE gcmoe_reference CUDA::cudart_static)
+target_compile_definitions(gcmoe_command PRIVATE GCMOE_HAS_CUDA=1)
+target_link_libraries(gcmoe_command PRIVATE gcmoe_reference_cuda gcmoe_cuda)
 
 # bench/cuda: gcmoe_bench_layer, times on a GPU.
 add_executable(gcmoe_bench_layer

@@ -269,9 +269,18 @@ Shape case_shape(const SuiteCase& suite_case, CaseSize size) {
     return shape;
 }
 
+Shape live_shape(const SuiteCase& suite_case, CaseSize size) {
+    Shape shape = case_shape(suite_case, size);
+    if (size == CaseSize::kFull) {
+        shape.hidden = suite_case.hidden;
+        shape.inter = suite_case.inter;
+        shape.shared_inter = suite_case.shared_inter;
+    }
+    return shape;
+}
+
 int live_hidden(const SuiteCase& suite_case, CaseSize size) {
-    const int hidden = case_shape(suite_case, size).hidden;
-    return size == CaseSize::kFull ? suite_case.hidden : hidden;
+    return live_shape(suite_case, size).hidden;
 }
 
 }  // namespace gcmoe::reference

@@ -65,6 +65,10 @@ enum class CaseSize {
 // masked-30 with a shared expert of 4608 keep inter and shared_inter whole.
 Shape case_shape(const SuiteCase& suite_case, CaseSize size);
 
+// The layer of a case before its widths were rounded up: what the model has. Full size: as the file
+// says; reduced: case_shape.
+Shape live_shape(const SuiteCase& suite_case, CaseSize size);
+
 // Columns of x that the model has; the rest of hidden is padding and zero.
 int live_hidden(const SuiteCase& suite_case, CaseSize size);
 

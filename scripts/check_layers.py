@@ -33,6 +33,10 @@ OUTSIDE = {
     "tests": None,
     "bench": None,
 }
+# Folders of such a room that see more of the stack: (folder, may include): reason.
+OUTSIDE_EXTRA = {
+    ("reference/cuda/", "src/cuda/device/"): "device memory and CUDA's errors as statuses",
+}
 # tools links the reference (`gcmoe check`); python is its own world.
 EXTRA = {"tools": {"reference"}}
 
@@ -40,7 +44,7 @@ EXTRA = {"tools": {"reference"}}
 CUDA_ORDER = {"ptx": 0, "device": 1, "dispatch": 2, "gemm": 2, "combine": 2, "weights": 2,
               "runtime": 3}
 
-CUDA_PLACES = ("src/cuda/", "tests/cuda/", "tests/cuda_compile/", "bench/cuda/")
+CUDA_PLACES = ("src/cuda/", "reference/cuda/", "tests/cuda/", "tests/cuda_compile/", "bench/cuda/")
 # Where .cuh may stand and be included: host C++ with stand-ins for ptx, without CUDA's headers.
 CUH_PLACES = CUDA_PLACES + ("tests/host_stub/",)
 # Third-party and system headers: pattern -> places that may name them.
@@ -77,6 +81,9 @@ def judge_rooms(path, target):
     if room in OUTSIDE:
         allowed = OUTSIDE[room]
         if allowed is None or other in allowed:
+            return None
+        if any(path.as_posix().startswith(folder) and target.as_posix().startswith(place)
+               for folder, place in OUTSIDE_EXTRA):
             return None
         return f"{room} may include only {', '.join(sorted(allowed))}; this is {other}"
     if room not in LAYERS:
@@ -184,6 +191,17 @@ def self_test():
         ("reference to protocol", {ring: header,
                                    "reference/a.cpp": '#include "protocol/ring.hpp"\n'},
          "this is protocol"),
+        ("the judge's CUDA half", {"src/cuda/device/b.hpp": header, "reference/cuda/d.cuh":
+                                   '#include <cuda_runtime.h>\n#include "cuda/device/b.hpp"\n'},
+         None),
+        ("the judge to a role", {"src/cuda/gemm/g.hpp": header,
+                                 "reference/cuda/d.cu": '#include "cuda/gemm/g.hpp"\n'},
+         "this is cuda"),
+        ("the host's judge to CUDA", {"src/cuda/device/b.hpp": header,
+                                      "reference/a.cpp": '#include "cuda/device/b.hpp"\n'},
+         "this is cuda"),
+        ("CUDA in the host's judge", {"reference/a.cpp": "#include <cuda_runtime.h>\n"},
+         "is CUDA"),
         ("role to role", {"src/cpu/cpu_role1_dispatch.hpp": header,
                           "src/cpu/cpu_role2_gemm.cpp": '#include "cpu/cpu_role1_dispatch.hpp"\n'},
          "role 2 may not include role 1"),

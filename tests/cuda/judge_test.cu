@@ -319,15 +319,16 @@ std::vector<RankOutputs> blank_outputs(const Shape& shape, int max_tokens,
 // Printed, not judged: seconds per full-size case.
 TEST_F(JudgeOnHopper, FullSizeFigures) {
     for (const int tokens : {256, 32, 8, 1}) {
-        const std::string line = "v4.1-flash,v4.1-flash,5120,2304,384,6,8," +
-                                 std::to_string(tokens) +
-                                 ",uniform,0.0,1.5,10.0,1.0,0.0,0,normal,256,0,0,2304,ue8m0-32x32\n";
+        const std::string line =
+            "v4.1-flash,v4.1-flash,5120,2304,384,6,8," + std::to_string(tokens) +
+            ",uniform,0.0,1.5,10.0,1.0,0.0,0,normal,256,0,0,2304,ue8m0-32x32\n";
         BothJudges both({"", line.c_str()}, CaseSize::kFull);
         std::vector<cuda::device::DeviceBuffer> memory;
         const std::vector<RankOutputs> outputs = blank_outputs(both.shape, 256, &memory);
         const auto begin = std::chrono::steady_clock::now();
         both.judge_on_device(outputs, reference::kHopperTolerance);
-        const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+        const auto end = std::chrono::steady_clock::now();
+        const std::chrono::duration<double> seconds = end - begin;
         std::printf("V4.1-Flash, 8 ranks of %d tokens: judged in %.3f s (%s)\n", tokens,
                     seconds.count(), both.device[0].first_failure.c_str());
         EXPECT_FALSE(both.device[0].ok);

@@ -93,6 +93,9 @@ TEST_F(CheckCommand, BadInputIsNamed) {
     expect_bad_input("--suite both", "--suite both");
     expect_bad_input("--backend gpu", "--backend gpu");
     expect_bad_input("--executor steps", "--executor steps");
+    expect_bad_input("--size whole", "--size whole");
+    expect_bad_input("--judge gpu", "--judge gpu excludes --backend cpu");
+    expect_bad_input("--judge me", "--judge me: must be host or gpu");
     expect_bad_input("--case v4-flash-t1 --row-block 12", "row_block = 12");
     expect_bad_input("--case v4-flash-t1 --ring-blocks 3", "ring_blocks = 3");
     expect_bad_input("--case one-rank --ranks 5", "num_experts = 48");

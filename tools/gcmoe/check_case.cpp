@@ -8,7 +8,6 @@
 #include <chrono>
 #include <memory>
 #include <set>
-#include <thread>
 
 #include "check_expected.hpp"
 #include "op/readback.hpp"
@@ -48,6 +47,11 @@ struct CaseRun {
 
 void note_failure(CaseRun* run, std::size_t rank, const std::string& text) {
     if (run->failures[rank].empty()) run->failures[rank] = text;
+}
+
+reference::CaseSize case_size(const CheckOptions& options) {
+    const bool full = options.size.empty() ? options.backend != "cpu" : options.size == "full";
+    return full ? reference::CaseSize::kFull : reference::CaseSize::kReduced;
 }
 
 // The case on another number of ranks: tokens are cut or repeated.
@@ -346,38 +350,37 @@ reference::RankOutputs outputs_of(const CaseRun& run, std::size_t rank) {
     return outputs;
 }
 
-Status find_expected(const CheckOptions& options, const reference::Problem& problem,
-                     const std::string& suite, std::vector<reference::RankExpected>* expected) {
-    const Shape& shape = problem.shape;
-    if (!options.expected.empty()) {
-        return read_expected(expected_path(options.expected, suite, problem.name), shape,
-                             *problem.inputs, expected);
-    }
-    std::vector<reference::RankStages> stages;
-    GCMOE_RETURN_IF_ERROR(reference::evaluate_layer(problem, &stages));
-    *expected = reference::take_expected(std::move(stages));
-    if (options.dump_expected.empty()) return {};
-    return write_expected(expected_path(options.dump_expected, suite, problem.name), shape,
-                          *problem.inputs, *expected);
+Status read_given(const CheckOptions& options, const reference::Problem& problem,
+                  const std::string& suite, std::vector<reference::RankExpected>* expected) {
+    if (options.expected.empty()) return {};
+    return read_expected(expected_path(options.expected, suite, problem.name), problem.shape,
+                         *problem.inputs, expected);
 }
 
-Status judge(const CheckOptions& options, CaseRun* run, CaseReport* report) {
+Status dump(const CheckOptions& options, const reference::Problem& problem,
+            const std::string& suite, const std::vector<reference::RankExpected>& expected) {
+    if (options.dump_expected.empty()) return {};
+    return write_expected(expected_path(options.dump_expected, suite, problem.name), problem.shape,
+                          *problem.inputs, expected);
+}
+
+Status judge(const CheckOptions& options, CheckMachine* machine, CaseRun* run, CaseReport* report) {
     reference::Problem problem;
     problem.name = run->suite_case.name;
     problem.shape = run->shape;
     problem.weights = run->weights->source.get();
     problem.inputs = &run->inputs;
     problem.per_column = run->suite_case.per_column();
-    problem.num_threads = static_cast<int>(std::max(2U, std::thread::hardware_concurrency()));
     std::vector<reference::RankExpected> expected;
-    GCMOE_RETURN_IF_ERROR(find_expected(options, problem, report->suite, &expected));
+    GCMOE_RETURN_IF_ERROR(read_given(options, problem, report->suite, &expected));
     std::vector<reference::RankOutputs> outputs;
     for (std::size_t rank = 0; rank < run->ops.size(); ++rank) {
         outputs.push_back(outputs_of(*run, rank));
     }
     std::vector<reference::RankJudgement> verdicts;
-    GCMOE_RETURN_IF_ERROR(reference::judge_layer(problem, outputs, expected,
-                                                 tolerance_of(options.backend), &verdicts));
+    GCMOE_RETURN_IF_ERROR(
+        machine->judge(problem, outputs, tolerance_of(options.backend), &expected, &verdicts));
+    GCMOE_RETURN_IF_ERROR(dump(options, problem, report->suite, expected));
     for (std::size_t rank = 0; rank < verdicts.size(); ++rank) {
         const reference::RankJudgement& verdict = verdicts[rank];
         if (!verdict.ok) note_failure(run, rank, verdict.first_failure);
@@ -402,7 +405,7 @@ void add_failures(const CaseRun& run, CaseReport* report) {
 }  // namespace
 
 Status run_case(const CheckOptions& options, const std::string& suite,
-                const reference::SuiteCase& suite_case, int case_idx, WeightCache* cache,
+                const reference::SuiteCase& suite_case, int case_idx, const CheckTools& with,
                 CaseReport* report) {
     const Clock::time_point begin = Clock::now();
     *report = CaseReport{};
@@ -411,8 +414,8 @@ Status run_case(const CheckOptions& options, const std::string& suite,
     CaseRun run;
     run.suite_case = suite_case;
     GCMOE_RETURN_IF_ERROR(change_ranks(options.ranks, &run.suite_case));
-    constexpr reference::CaseSize kSize = reference::CaseSize::kReduced;
-    run.shape = reference::case_shape(run.suite_case, kSize);
+    const reference::CaseSize size = case_size(options);
+    run.shape = reference::case_shape(run.suite_case, size);
     if (options.activation_scale == "ue8m0-k32") {
         run.shape.activation_scale = ActivationScale::kUe8m0K32;
     }
@@ -422,14 +425,13 @@ Status run_case(const CheckOptions& options, const std::string& suite,
     GCMOE_RETURN_IF_ERROR(validate(run.shape));  // the inputs' generator divides experts by ranks
     run.failures.resize(size_of(run.shape.num_ranks));
     report->rank_checks = run.shape.num_ranks;
-    GCMOE_RETURN_IF_ERROR(
-        reference::make_all_inputs(run.suite_case, kSize, run.shape, &run.inputs));
+    GCMOE_RETURN_IF_ERROR(reference::make_all_inputs(run.suite_case, size, run.shape, &run.inputs));
     count_inputs(run, report);
     choose_plan(options, case_idx, &run, report);
-    GCMOE_RETURN_IF_ERROR(cache->find(run.suite_case, run.shape, &run.weights));
+    GCMOE_RETURN_IF_ERROR(with.weights->find(run.suite_case, size, run.shape, &run.weights));
     GCMOE_RETURN_IF_ERROR(create_operators(options, &run));
     if (launch_and_compare(&run, report)) {
-        GCMOE_RETURN_IF_ERROR(judge(options, &run, report));
+        GCMOE_RETURN_IF_ERROR(judge(options, with.machine, &run, report));
     }
     add_failures(run, report);
     report->seconds = seconds_since(begin);

@@ -18,6 +18,8 @@ namespace gcmoe::cli {
 // What `gcmoe check` was asked for.
 struct CheckOptions {
     std::string backend = "cpu";
+    std::string size;   // "full" or "reduced"; empty = reduced on the cpu, full on a GPU
+    std::string judge;  // "host" or "gpu"; empty = where the backend runs
     GpuOptions gpu;
     std::string suite = "all";
     std::vector<std::string> cases;  // empty = all
@@ -66,11 +68,17 @@ struct CaseReport {
     [[nodiscard]] bool tight_ring() const { return ring_blocks * 4 <= num_blocks; }
 };
 
+// What the cases of a run share.
+struct CheckTools {
+    CheckMachine* machine;
+    WeightCache* weights;
+};
+
 // Runs and judges one case. case_idx: place in its suite (row blocks take turns). A failed check is
 // in the report; errors are what keeps the case from being judged: kBadInput, kBadConfig,
 // kUnsupported.
 Status run_case(const CheckOptions& options, const std::string& suite,
-                const reference::SuiteCase& suite_case, int case_idx, WeightCache* cache,
+                const reference::SuiteCase& suite_case, int case_idx, const CheckTools& with,
                 CaseReport* report);
 
 }  // namespace gcmoe::cli

@@ -96,6 +96,12 @@ Status check_word(const char* option, const std::string& value, const char* firs
 Status check_options(const CheckOptions& options) {
     LaunchMode mode = LaunchMode::kGraph;
     GCMOE_RETURN_IF_ERROR(parse_launch_mode(options.gpu, &mode));
+    if (!options.size.empty()) {
+        GCMOE_RETURN_IF_ERROR(check_word("--size", options.size, "full", "reduced"));
+    }
+    if (options.judge == "gpu" && options.backend == "cpu") {
+        return {Code::kBadInput, "--judge gpu excludes --backend cpu: its tiles lie on the GPU"};
+    }
     GCMOE_RETURN_IF_ERROR(check_word("--executor", options.executor, "threads", "stepper"));
     GCMOE_RETURN_IF_ERROR(
         check_word("--activation-scale", options.activation_scale, "fp32-k128", "ue8m0-k32"));
@@ -182,13 +188,18 @@ Status run_check(const CheckCommand& command, int* exit_code) {
     GCMOE_RETURN_IF_ERROR(check_options(command.options));
     std::vector<ListedCase> cases;
     GCMOE_RETURN_IF_ERROR(list_cases(command.options, &cases));
-    WeightCache cache;
+    const std::string judge = command.options.backend == "cpu" ? "host" : "gpu";
+    std::unique_ptr<CheckMachine> machine;
+    GCMOE_RETURN_IF_ERROR(
+        make_check_machine(command.options.judge.empty() ? judge : command.options.judge,
+                           command.options.gpu.device, &machine));
+    WeightCache cache(machine.get());
     Totals totals;
     print_head();
     for (const ListedCase& listed : cases) {
         CaseReport report;
         const Status status = run_case(command.options, listed.suite, listed.suite_case,
-                                       listed.index, &cache, &report);
+                                       listed.index, {machine.get(), &cache}, &report);
         if (!status.ok()) {
             return {status.code(), fmt::format("case {} of suite {}: {}", listed.suite_case.name,
                                                listed.suite, status.message())};
@@ -211,6 +222,12 @@ void add_options(CLI::App* check, CheckCommand* command) {
     add("--backend", &options.backend, "Never chosen silently (cpu)")->type_name("NAME");
     add("--suite", &options.suite, "routed, shared or all (all)")->type_name("NAME");
     add("--case", &options.cases, "Only these cases")->type_name("NAME ...");
+    add("--size", &options.size,
+        "full: as the suites say; reduced: an eighth (reduced on the cpu, full on a GPU)")
+        ->type_name("SIZE");
+    add("--judge", &options.judge,
+        "host or gpu: who makes the weights and judges (where the backend runs)")
+        ->type_name("WHERE");
     add("--executor", &options.executor, "threads, or stepper: one thread, order from a seed")
         ->type_name("KIND");
     add("--seed", &options.seed, "Order of the stepper (0)");

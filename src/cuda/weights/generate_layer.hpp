@@ -22,6 +22,9 @@ struct ExpertRange {
     return {shape.hidden, shape.inter, shape.shared_inter};
 }
 
+// Makes a device the current one of the calling thread. Errors: kInternal.
+Status use_device(int device);
+
 // Generates the experts of `range` and the shared expert, if the layer has one, in the memory of
 // the current device. The views that the source hands out are device pointers (pieces of one
 // buffer, aligned to 16 bytes), ready when the call returns; the buffer lives as long as the source
