@@ -23,6 +23,18 @@ struct BackendInfo {
 // build without CUDA. Others cannot run: there is no PTX to compile at run time.
 [[nodiscard]] std::vector<std::string> cubins();
 
+// Two SMs that a GPU hands out together, and the GPC they belong to, as measured by kernels.
+struct SmPairInfo {
+    int first_sm = 0;
+    int second_sm = 0;
+    int gpc = 0;
+};
+
+// The pairs of a device in the driver's order; partitions are made of them (Statistics::placement
+// names the SMs of each). Starts CUDA on the device. Errors: kUnsupported without a GPU that the
+// kernels run on, or in a build without them.
+Status sm_pairs(int device, std::vector<SmPairInfo>* out);
+
 // Can this backend run this shape with these options here? Ok, or the reason. Allocates nothing.
 Status capability(const Shape& shape, const OperatorOptions& options);
 

@@ -43,6 +43,16 @@ Status capability(const Shape& shape, const OperatorOptions& options) {
             fmt::format("backend '{}' is unknown; known are cpu, cuda", options.backend)};
 }
 
+#ifdef GCMOE_HAS_CUDA
+Status sm_pairs(int device, std::vector<SmPairInfo>* out) {
+    return cuda::runtime::list_sm_pairs(device, out);
+}
+#else
+Status sm_pairs(int /*device*/, std::vector<SmPairInfo>* /*out*/) {
+    return {Code::kUnsupported, "this build has no GPU kernels"};
+}
+#endif
+
 namespace op {
 
 Status find_machine(const Shape& shape, const OperatorOptions& options, plan::Machine* machine) {

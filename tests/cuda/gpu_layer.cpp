@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "op/readback.hpp"
 #include "support/virtual_layer.hpp"
 
 namespace gcmoe::test {
@@ -92,6 +93,42 @@ std::vector<std::uint16_t> GpuLayer::run_tokens(int first, int n) {
     }
     stage(inputs);
     return launch_all();
+}
+
+std::vector<std::uint16_t> GpuLayer::run_rows(int total_tokens) {
+    stage(spread_inputs(shape_, kSeed, total_tokens, total_tokens, 0.1));
+    return launch_all();
+}
+
+std::vector<std::uint16_t> GpuLayer::run_counts(const std::vector<int>& counts, int seed) {
+    std::vector<reference::RankInputs> inputs;
+    int first = 0;
+    for (const int count : counts) {
+        inputs.push_back(stream_inputs(shape_, static_cast<std::uint64_t>(seed), first, count,
+                                       options_.capacity, 0.1));
+        first += count;
+    }
+    stage(inputs);
+    return launch_all();
+}
+
+void GpuLayer::poison() {
+    using backend::Room;
+    for (auto& op : ops_) {
+        const OperatorState& state = op->state();
+        const layout::PlanMemory& plan = state.plans.front().memory;
+        const std::uint64_t rows = std::uint64_t{plan.ring_blocks} * plan.row_block;
+        const auto hidden = static_cast<std::uint64_t>(shape_.hidden);
+        const auto inter = static_cast<std::uint64_t>(shape_.inter);
+        fill_room(*op, Room::kHeap, state.heap.combine, 0xFF,
+                  state.heap.max_slots() * state.heap.combine_stride);
+        fill_room(*op, Room::kLocal, state.local.ring_x, 0xFF, rows * hidden);
+        fill_room(*op, Room::kLocal, state.local.ring_x_scale, 0xFF, rows * hidden / 32);
+        fill_room(*op, Room::kLocal, state.local.ring_origin, 0xFF, rows * sizeof(layout::Origin));
+        fill_room(*op, Room::kLocal, state.local.ring_act, 0xFF, rows * inter);
+        fill_room(*op, Room::kLocal, state.local.ring_act_scale, 0xFF, rows * inter / 32);
+        fill_room(*op, Room::kLocal, state.local.act_origin, 0xFF, rows * sizeof(layout::Origin));
+    }
 }
 
 std::vector<std::uint16_t> GpuLayer::run_from_threads(int total_tokens) {

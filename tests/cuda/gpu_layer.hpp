@@ -32,6 +32,12 @@ class GpuLayer {
     std::vector<std::uint16_t> run(int total_tokens);
     // Tokens [first, first + n) on rank 0, none elsewhere.
     std::vector<std::uint16_t> run_tokens(int first, int n);
+    // As run with a capacity too large to be staged whole: only the rows themselves are written.
+    std::vector<std::uint16_t> run_rows(int total_tokens);
+    // counts[rank] tokens on every rank, from the stream `seed`.
+    std::vector<std::uint16_t> run_counts(const std::vector<int>& counts, int seed);
+    // 0xFF over ring and combine rows.
+    void poison();
     // As run, each rank from a thread of its own that synchronises at once.
     std::vector<std::uint16_t> run_from_threads(int total_tokens);
     // Launches the last run's inputs on a stream, into device memory.

@@ -3,8 +3,9 @@
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <cstdlib>
-#include <set>
+#include <random>
 #include <string>
 
 #include "cuda/gpu_layer.hpp"
@@ -130,14 +131,18 @@ TEST_F(CudaOperator, ChangingTokensAndIdleRanks) {
     }
 }
 
-// A caller's capture gets the roles as nodes; replays follow what stands in the inputs.
-TEST_F(CudaOperator, UnderACallersCapture) {
+// A caller's capture gets the roles as nodes, in every capture mode (PyTorch's is the global one);
+// replays follow what stands in the inputs.
+class CudaCapture : public CudaOperator,
+                    public testing::WithParamInterface<cudaStreamCaptureMode> {};
+
+TEST_P(CudaCapture, RolesBecomeNodes) {
     constexpr int kTokens = 16;
     GpuLayer layer(narrow_shape(2), {});
     const auto wanted = layer.run(kTokens);
     cudaStream_t stream = nullptr;
     ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-    ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    ASSERT_EQ(cudaStreamBeginCapture(stream, GetParam()), cudaSuccess);
     layer.enqueue(stream);
     cudaGraph_t graph = nullptr;
     ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
@@ -166,6 +171,61 @@ TEST_F(CudaOperator, UnderACallersCapture) {
     cudaGraphDestroy(parent);
     cudaGraphDestroy(graph);
     cudaStreamDestroy(stream);
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, CudaCapture,
+                         testing::Values(cudaStreamCaptureModeGlobal,
+                                         cudaStreamCaptureModeThreadLocal,
+                                         cudaStreamCaptureModeRelaxed));
+
+// Replays with changing tokens, idle ranks and poison over everything that a launch must write
+// before it reads; each output is that of the serial run of the same inputs.
+// GCMOE_SOAK_REPLAYS: how many (500).
+TEST_F(CudaOperator, Soak) {
+    const char* text = std::getenv("GCMOE_SOAK_REPLAYS");
+    const int replays = text == nullptr ? 500 : std::atoi(text);
+    constexpr int kSets = 64;
+    const Shape shape = narrow_shape(8);
+    LayerOptions options;
+    options.ring_blocks = 2;  // many laps
+    options.row_block = 8;
+    options.capacity = 32;
+    LayerOptions serial_options = options;
+    serial_options.ring_blocks = 0;
+    serial_options.launch_mode = LaunchMode::kSerial;
+    GpuLayer serial(shape, serial_options);
+    std::vector<std::vector<int>> tokens;
+    std::vector<std::vector<std::uint16_t>> wanted;
+    std::mt19937_64 random(7);
+    for (int set = 0; set < kSets; ++set) {
+        tokens.emplace_back();
+        for (int rank = 0; rank < 8; ++rank) {
+            const int idle = static_cast<int>(random() % 4);
+            tokens.back().push_back(idle == 0 ? 0 : static_cast<int>(random() % 33));
+        }
+        wanted.push_back(serial.run_counts(tokens.back(), set));
+    }
+    GpuLayer layer(shape, options);
+    for (int replay = 0; replay < replays; ++replay) {
+        const auto set = static_cast<std::size_t>(random() % kSets);
+        if (replay % 16 == 0) layer.poison();
+        ASSERT_EQ(layer.run_counts(tokens[set], static_cast<int>(set)), wanted[set])
+            << "replay " << replay << ", set " << set;
+    }
+    std::printf("soak: %d replays over %d sets of inputs, 8 ranks, %llu laps of rank 0's ring\n",
+                replays, kSets, static_cast<unsigned long long>(layer.op(0).statistics().laps));
+}
+
+// The capacity of the buffers is no part of the result.
+TEST_F(CudaOperator, SameBitsAtAnyCapacity) {
+    LayerOptions options;
+    options.capacity = 8;
+    GpuLayer tight(narrow_shape(1), options);
+    const auto wanted = tight.run(8);
+    options.capacity = 200000;
+    options.poison = false;
+    GpuLayer wide(narrow_shape(1), options);
+    EXPECT_EQ(wide.run_rows(8), wanted);
 }
 
 // A rank that synchronises before the others have launched does not block them.

@@ -70,6 +70,13 @@ Status change_ranks(int ranks, SuiteCase* suite_case) {
     return {};
 }
 
+// The case with as many tokens on every rank.
+void change_tokens(int tokens, SuiteCase* suite_case) {
+    if (tokens < 0) return;
+    std::fill(suite_case->tokens.begin(), suite_case->tokens.end(), tokens);
+    suite_case->capacity = std::max(suite_case->capacity, std::max(tokens, 1));
+}
+
 int most_loaded_blocks(const CaseRun& run, int row_block) {
     int most = 0;
     for (int rank = 0; rank < run.shape.num_ranks; ++rank) {
@@ -414,6 +421,7 @@ Status run_case(const CheckOptions& options, const std::string& suite,
     CaseRun run;
     run.suite_case = suite_case;
     GCMOE_RETURN_IF_ERROR(change_ranks(options.ranks, &run.suite_case));
+    change_tokens(options.tokens, &run.suite_case);
     const reference::CaseSize size = case_size(options);
     run.shape = reference::case_shape(run.suite_case, size);
     if (options.activation_scale == "ue8m0-k32") {

@@ -29,6 +29,7 @@ struct CheckOptions {
     int ring_blocks = 0;  // 0 = a quarter of the most loaded rank's blocks
     bool no_overlap = false;
     int ranks = 0;           // 0 = the suite's
+    int tokens = -1;         // of every rank; -1 = the case's
     bool near_wrap = false;  // generation, laps and counters wrap between the launches
     std::string activation_scale = "fp32-k128";
     std::string weight_placement = "before";

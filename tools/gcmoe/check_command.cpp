@@ -110,6 +110,9 @@ Status check_options(const CheckOptions& options) {
     if (options.near_wrap && options.no_overlap) {
         return {Code::kBadInput, "--near-wrap excludes --no-overlap, where the ring never wraps"};
     }
+    if (options.tokens < -1) {
+        return option_error("--tokens", std::to_string(options.tokens), "must not be negative");
+    }
     if (options.ranks < 0 || options.ranks > 72) {
         return option_error("--ranks", std::to_string(options.ranks), "must be in 1..72");
     }
@@ -235,6 +238,7 @@ void add_options(CLI::App* check, CheckCommand* command) {
     add("--ring-blocks", &options.ring_blocks, "B (a quarter of the blocks)");
     check->add_flag("--no-overlap", options.no_overlap, "Role 2 starts after role 1's last row");
     add("--ranks,--virtual-ranks", &options.ranks, "Ranks (the suite's 8); experts must divide");
+    add("--tokens", &options.tokens, "Tokens of every rank (the case's)");
     check->add_flag("--near-wrap", options.near_wrap,
                     "Start with generation, laps and counters shortly before they wrap");
     add("--activation-scale", &options.activation_scale, "fp32-k128 or ue8m0-k32 (fp32-k128)")

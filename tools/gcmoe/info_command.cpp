@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <map>
 #include <memory>
 
 #include "commands.hpp"
@@ -139,6 +140,28 @@ Json capability_json(const Question& question) {
             {"regions", sizes}};
 }
 
+// [first SM, second SM, GPC] of every pair of the first device; null where kernels cannot run.
+Json sm_pairs_json() {
+    std::vector<SmPairInfo> pairs;
+    if (!sm_pairs(0, &pairs).ok()) return {};
+    Json list = Json::array();
+    for (const SmPairInfo& pair : pairs) {
+        list.push_back({pair.first_sm, pair.second_sm, pair.gpc});
+    }
+    return list;
+}
+
+// "66 pairs over 8 GPCs (9 8 8 ...)", or why not.
+std::string sm_pairs_text() {
+    std::vector<SmPairInfo> pairs;
+    if (const Status status = sm_pairs(0, &pairs); !status.ok()) return status.message();
+    std::map<int, int> pairs_of_gpc;
+    for (const SmPairInfo& pair : pairs) ++pairs_of_gpc[pair.gpc];
+    std::string sizes;
+    for (const auto& [gpc, count] : pairs_of_gpc) sizes += fmt::format(" {}", count);
+    return fmt::format("{} pairs over {} GPCs:{}", pairs.size(), pairs_of_gpc.size(), sizes);
+}
+
 Json info_json(const Question* question) {
     Json backends_json = Json::array();
     for (const BackendInfo& backend : backends()) {
@@ -162,6 +185,7 @@ Json info_json(const Question* question) {
         {"cubins_not_run_on_hardware", cubins_never_run()},
         {"devices", devices_json},
         {"devices_looked_for", devices.how},
+        {"sm_pairs", sm_pairs_json()},
         {"processor",
          {{"model", processor.model}, {"cores", processor.cores}, {"threads", processor.threads}}},
         {"partition_limits",
@@ -192,6 +216,7 @@ void print_machine() {
         fmt::print("device     {}, {} SMs, compute {}.{}\n", device.name, device.sms,
                    device.compute_major, device.compute_minor);
     }
+    if (!devices.found.empty()) fmt::print("SM pairs   {}\n", sm_pairs_text());
     const Processor processor = find_processor();
     fmt::print("processor  {}, {} cores, {} threads for this process\n", processor.model,
                processor.cores, processor.threads);

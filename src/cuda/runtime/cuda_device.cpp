@@ -2,8 +2,11 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include "cuda/device/shared_memory.hpp"
+#include "cuda/dispatch/role1_dispatch.hpp"
 #include "cuda/runtime/cuda_rank.hpp"
 #include "cuda/runtime/driver.hpp"
+#include "cuda/runtime/sm_map.hpp"
 
 namespace gcmoe::cuda::runtime {
 
@@ -35,6 +38,27 @@ DeviceState find_device(int device) {
     return {true, what, properties.multiProcessorCount};
 }
 
+Status list_sm_pairs(int device, std::vector<SmPairInfo>* out) {
+    const DeviceState state = find_device(device);
+    if (!state.usable) return {Code::kUnsupported, state.reason};
+    const SmMap* map = nullptr;
+    GCMOE_RETURN_IF_ERROR(find_sm_map(device, &map));
+    out->clear();
+    for (const SmPair& pair : map->pairs) out->push_back({pair.sms[0], pair.sms[1], pair.gpc});
+    return {};
+}
+
+// Each CTA's accounts of role 1 must fit into an SM's shared memory.
+Status check_experts(const Shape& shape) {
+    const std::size_t bytes = dispatch::role1_shared_bytes(
+        static_cast<std::uint32_t>(shape.num_experts), static_cast<std::uint32_t>(shape.num_ranks));
+    if (bytes <= device::kMostSharedBytes) return {};
+    return {Code::kUnsupported,
+            fmt::format("num_experts = {}: role 1's accounts need {} bytes of shared memory, an SM "
+                        "has {}",
+                        shape.num_experts, bytes, device::kMostSharedBytes)};
+}
+
 Status find_machine(const Shape& shape, const OperatorOptions& options, plan::Machine* machine) {
     const DeviceState device = find_device(options.device);
     if (!device.usable) return {Code::kUnsupported, "backend 'cuda': " + device.reason};
@@ -45,6 +69,7 @@ Status find_machine(const Shape& shape, const OperatorOptions& options, plan::Ma
                             "SMs; a rank needs one for each partition",
                             shape.num_ranks, pairs, device.sms)};
     }
+    GCMOE_RETURN_IF_ERROR(check_experts(shape));
     *machine = plan::gpu_machine(device.sms, shape.num_ranks);
     return {};
 }

@@ -3,8 +3,10 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "backend/rank_backend.hpp"
+#include "gcmoe/capability.hpp"
 #include "plan/choose_plan.hpp"
 
 namespace gcmoe::cuda::runtime {
@@ -16,6 +18,9 @@ struct DeviceState {
     int sms = 0;
 };
 DeviceState find_device(int device);
+
+// The device's SM pairs. Errors: kUnsupported with the reason, kInternal.
+Status list_sm_pairs(int device, std::vector<SmPairInfo>* out);
 
 // What plans depend on: the SMs of the device and how many ranks share them. Errors: kUnsupported
 // with the reason; kBadConfig if the ranks cannot share the SMs.
