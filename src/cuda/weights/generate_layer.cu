@@ -39,6 +39,8 @@ struct RoutedJob {
     std::uint8_t* scales = nullptr;   // (rows, cols / 32)
 };
 
+// Resources of sm_90a, kept by ./dev registers --write; spills: bytes of stores / loads
+//   generate_routed: registers 48, spills 117 / 14
 __global__ void __launch_bounds__(kGenerateThreads) generate_routed(RoutedJob job) {
     const int num_groups = job.cols / numerics::kMxfp4Group;
     const std::int64_t idx = std::int64_t{blockIdx.x} * kGenerateThreads + threadIdx.x;
@@ -94,6 +96,8 @@ __device__ void store_block_scale(const SharedJob& job, std::int64_t entry, bool
     }
 }
 
+// Resources of sm_90a, kept by ./dev registers --write; spills: bytes of stores / loads
+//   generate_shared: registers 32, spills 0 / 0
 __global__ void __launch_bounds__(kGenerateThreads) generate_shared(SharedJob job) {
     const layout::GridSteps steps = layout::grid_steps(job.grid);
     const int grid_rows = ceil_div(job.rows, steps.rows_per_scale);
@@ -121,6 +125,8 @@ __global__ void __launch_bounds__(kGenerateThreads) generate_shared(SharedJob jo
 }
 
 // The bias of one matrix: zeros past the live rows.
+// Resources of sm_90a, kept by ./dev registers --write; spills: bytes of stores / loads
+//   generate_bias: registers 10, spills 0 / 0
 __global__ void __launch_bounds__(kGenerateThreads)
     generate_bias(std::uint64_t seed, int live_rows, int rows, float* bias) {
     const int row = static_cast<int>(blockIdx.x * kGenerateThreads + threadIdx.x);
