@@ -117,6 +117,20 @@ void fill_second_columns(const Shape& shape, const Machine& machine, PlanOptions
     options->second_columns = machine.second_columns != 0 ? machine.second_columns : widest;
 }
 
+// After the partition and the task width are known.
+void fill_lead(const Shape& shape, const Machine& machine, PlanOptions* options) {
+    if (options->lead_blocks != 0) return;
+    std::int64_t lead = 2;
+    if (machine.lead_tasks_per_unit != 0 && options->second_columns > 0) {
+        const std::int64_t tasks_per_block =
+            shape.inter / layout::kChunk + ceil_div(shape.hidden, options->second_columns);
+        const std::int64_t units = options->partition.compute_units;
+        lead = ceil_div(machine.lead_tasks_per_unit * units, tasks_per_block);
+    }
+    const std::int64_t most = std::max(options->ring_blocks, 1);
+    options->lead_blocks = static_cast<int>(std::clamp<std::int64_t>(lead, 1, most));
+}
+
 // Both open: the machine's defaults. One open: the rest of the share, or the floor.
 void fill_partition(const Machine& machine, Partition* partition) {
     const int share = machine.units_of_share;
@@ -172,8 +186,8 @@ Status choose_plan(const Shape& shape, int max_tokens, const PlanOptions& option
         filled.ring_blocks = choose_ring_blocks(shape, max_tokens, filled, machine.ring_bytes);
     }
     fill_second_columns(shape, machine, &filled);
-    if (filled.lead_blocks == 0) filled.lead_blocks = std::min(2, filled.ring_blocks);
     fill_partition(machine, &filled.partition);
+    fill_lead(shape, machine, &filled);
     GCMOE_RETURN_IF_ERROR(check_sizes(shape, max_tokens, filled));
     GCMOE_RETURN_IF_ERROR(check_kernel(machine, filled));
     GCMOE_RETURN_IF_ERROR(check_units(filled, machine));

@@ -42,6 +42,7 @@ struct Totals {
     int rank_checks = 0;
     int failed = 0;
     int tight_rings = 0;
+    std::int64_t slots = 0;  // live, all cases
     std::uint64_t laps = 0;
     double worst_stage_error = 0;
     double worst_excess = 0;
@@ -150,6 +151,7 @@ void print_case(const CaseReport& report) {
 
 void add(const CaseReport& report, Totals* totals) {
     ++totals->cases;
+    totals->slots += report.num_slots;
     totals->failed_cases += report.ok() ? 0 : 1;
     totals->rank_checks += report.rank_checks;
     totals->failed += report.failed_ranks;
@@ -164,18 +166,20 @@ void add(const CaseReport& report, Totals* totals) {
 
 void print_summary(const CheckCommand& command, const Totals& totals) {
     fmt::print(
-        "{} of {} rank checks passed ({} cases, {} failed); backend {}; ring at most a "
+        "{} of {} rank checks passed ({} cases, {} failed, {} live slots); backend {}; ring at "
+        "most a "
         "quarter of the blocks in {} cases, {} laps; worst stage {:.4f} of its bound, worst "
         "relative L2 {:.2e}, least cosine {:.9f}; {:.1f} s\n",
         totals.rank_checks - totals.failed, totals.rank_checks, totals.cases, totals.failed_cases,
-        command.options.backend, totals.tight_rings, totals.laps, totals.worst_stage_error,
-        totals.worst_rel_l2, totals.min_cosine, totals.seconds);
+        totals.slots, command.options.backend, totals.tight_rings, totals.laps,
+        totals.worst_stage_error, totals.worst_rel_l2, totals.min_cosine, totals.seconds);
     if (!command.console.json) return;
     print_json({{"suite", command.options.suite},
                 {"backend", command.options.backend},
                 {"cases", totals.cases},
                 {"rank_checks", totals.rank_checks},
                 {"failed", totals.failed},
+                {"slots", totals.slots},
                 {"worst_stage_error", totals.worst_stage_error},
                 {"worst_excess", totals.worst_excess},
                 {"worst_rel_l2", totals.worst_rel_l2},
