@@ -17,7 +17,8 @@ from pathlib import Path
 import source_tree
 
 MAX_BYTES = 40 * 1024 * 1024
-PROGRAMS = ("bin/gcmoe", "bin/test_cuda", "scripts/gpu/suite", "scripts/gpu/bench",
+PROGRAMS = ("bin/gcmoe", "bin/test_cuda", "bin/gcmoe_bench_layer",
+            "scripts/gpu/suite", "scripts/gpu/bench",
             "scripts/gpu/profile")
 FILES = ("scripts/gpu/common.sh", "suites/routed.csv", "suites/shared.csv")
 ALLOWED = {"libc.so.6", "libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0",

@@ -24,8 +24,6 @@ namespace gcmoe::bench {
 namespace {
 
 constexpr std::size_t kFlushBytes = 512ULL << 20;
-constexpr int kWarmUps = 10;
-constexpr int kTimed = 30;
 constexpr double kFloorBytesPerUs = 4.3e6;
 constexpr int kRanksOfTheModel = 8;
 
@@ -45,12 +43,14 @@ struct Options {
     LaunchMode launch_mode = LaunchMode::kGraph;
     bool shared = false;
     bool json = false;
+    int warm_ups = 10;
+    int timed = 30;
 };
 
 // Device time of a stream's work between two marks.
 class Timer {
   public:
-    Timer() {
+    Timer(int warm_ups, int timed) : warm_ups_(warm_ups), timed_(timed) {
         must(cudaEventCreate(&begin_), "event");
         must(cudaEventCreate(&end_), "event");
         must(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
@@ -69,7 +69,7 @@ class Timer {
     template <class Enqueue>
     double median_us(const Enqueue& enqueue) {
         std::vector<double> times;
-        for (int i = 0; i < kWarmUps + kTimed; ++i) {
+        for (int i = 0; i < warm_ups_ + timed_; ++i) {
             must(cudaMemsetAsync(flush_, i, kFlushBytes, stream_), "flush");
             must(cudaEventRecord(begin_, stream_), "mark");
             enqueue();
@@ -77,13 +77,15 @@ class Timer {
             must(cudaStreamSynchronize(stream_), "launch");
             float ms = 0;
             must(cudaEventElapsedTime(&ms, begin_, end_), "time");
-            if (i >= kWarmUps) times.push_back(ms * 1e3);
+            if (i >= warm_ups_) times.push_back(ms * 1e3);
         }
-        std::nth_element(times.begin(), times.begin() + kTimed / 2, times.end());
-        return times[kTimed / 2];
+        std::nth_element(times.begin(), times.begin() + timed_ / 2, times.end());
+        return times[static_cast<std::size_t>(timed_ / 2)];
     }
 
   private:
+    int warm_ups_ = 0;
+    int timed_ = 0;
     cudaEvent_t begin_ = nullptr;
     cudaEvent_t end_ = nullptr;
     cudaStream_t stream_ = nullptr;
@@ -229,7 +231,7 @@ void run(const Options& options) {
                    "tokens", "experts", "us", "floor us", "ratio", "copy us", "row 1", "role 1",
                    "role 2", "role 3");
     }
-    Timer timer;
+    Timer timer(options.warm_ups, options.timed);
     for (const std::string& model : options.models) {
         Layer layer;
         make_layer(options, model, &layer);
@@ -263,6 +265,8 @@ constexpr const char* kUsage = R"(usage: gcmoe_bench_layer [options]
   --launch MODE          graph, eager, serial
   --no-overlap           role 2 starts after role 1
   --shared               with the model's shared expert
+  --warm-ups N           launches before the timed ones (10)
+  --timed N              timed launches, at least 1 (30)
   --json                 a JSON line per point
 Columns: median of 30 launches; floor; their ratio; the same bytes copied only; then, of the last
 launch, microseconds after role 1 began: its first row, its end, the ends of roles 2 and 3.
@@ -283,6 +287,10 @@ bool parse_pair(const std::string& name, const std::string& value, Options* opti
         options->plan.lead_blocks = number();
     } else if (name == "--dispatch-units") {
         options->plan.partition.dispatch_units = number();
+    } else if (name == "--warm-ups") {
+        options->warm_ups = number();
+    } else if (name == "--timed") {
+        options->timed = std::max(number(), 1);
     } else if (name == "--launch") {
         options->launch_mode = value == "serial"  ? LaunchMode::kSerial
                                : value == "eager" ? LaunchMode::kEager

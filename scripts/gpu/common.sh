@@ -9,9 +9,11 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 if [[ -x "$root/bin/gcmoe" ]]; then
     gcmoe="$root/bin/gcmoe"
     test_cuda="$root/bin/test_cuda"
+    bench_layer="$root/bin/gcmoe_bench_layer"
 else
     gcmoe="$root/build/cuda/bin/gcmoe"
     test_cuda="$root/build/cuda/tests/test_cuda"
+    bench_layer="$root/build/cuda/bin/gcmoe_bench_layer"
 fi
 
 # Eight virtual ranks are sixteen concurrent kernels: with fewer queues some would wait for others

@@ -51,6 +51,7 @@ bare="$folder/bare"
 make_bundle "$bare"
 ln -s "$command" "$bare/bin/gcmoe"
 stand_in "$bare/bin/test_cuda" 'exit 1'
+stand_in "$bare/bin/gcmoe_bench_layer" 'exit 1'
 for name in suite bench profile; do
     expect "$name --help" 0 "^usage: scripts/gpu/$name" "$bare/scripts/gpu/$name" --help
     expect "$name --wrong" 2 'no option is called --wrong' "$bare/scripts/gpu/$name" --wrong
@@ -80,18 +81,16 @@ expect "a test fails, the others run" 1 '^check routed +pass' env TEST_STATUS=1 
 expect "a failed test is seen" 1 '^test_cuda +FAIL' env TEST_STATUS=1 "$suite"
 expect "tests that skipped are no pass" 0 '^test_cuda +skip' env PASSED=0 "$suite"
 expect_last "quick" '^test_cuda +pass' "$suite" --quick
+# shellcheck disable=SC2016
+stand_in "$seen/bin/gcmoe_bench_layer" 'echo "layer $*"' 'exit "${BENCH_STATUS:-0}"'
 bench="$seen/scripts/gpu/bench"
-expect_last "figures" '^V4.1-Flash, 48 experts +8 +12.5 +10.0 +30 +1.25$' "$bench"
-expect "bench fails" 1 'PASSED' env TEST_STATUS=1 "$bench"
-stand_in "$seen/bin/test_cuda" 'echo "needs an sm_90 GPU: T4"' 'echo "[  SKIPPED ] 1 test"'
-expect "another GPU" 77 'no figures: needs an sm_90' "$bench"
-stand_in "$seen/bin/test_cuda" 'echo "nothing"'
-expect "no figures" 1 'printed no figures' "$bench"
+expect_last "figures" '^layer --tokens 8$' "$bench" -- --tokens 8
+expect "bench fails" 1 'layer' env BENCH_STATUS=1 "$bench"
 # shellcheck disable=SC2016
 stand_in "$folder/ncu" 'echo "ncu $*"'
 profile="$seen/scripts/gpu/profile"
-serial='--clock-control none .* run --backend cuda --launch serial .* --tokens 8 --seed 3$'
-expect "profile" 0 "$serial" env NCU="$folder/ncu" "$profile" --tokens 8 -- --seed 3
+serial='--clock-control none .*gcmoe_bench_layer --launch serial .* --tokens 8 --json$'
+expect "profile" 0 "$serial" env NCU="$folder/ncu" "$profile" --tokens 8 -- --json
 expect "no ncu" 2 'no ncu' env NCU="$folder/gone" "$profile"
 
 printf '%s failures\n' "$failures"
