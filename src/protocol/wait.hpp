@@ -2,7 +2,7 @@
 // polls, and on expiry leaves a stall report, tells all peers and returns false. Nobody traps; all
 // units leave.
 //
-// Ordering: polls are relaxed; a true return has ended with an acquire load of the awaited word, so
+// Ordering: polls after the first are relaxed; a true return has ended with an acquire load of the awaited word, so
 // that everything its releaser wrote before is visible. No stand-alone fences (ThreadSanitizer
 // cannot see them).
 #pragma once
@@ -116,13 +116,18 @@ template <SignalMemory M, ScopedSignals Scope, class Word, class Judge>
     const std::uint64_t limit_ns = launch.limit_ns + (site.behind_counts ? launch.limit_ns / 8 : 0);
     std::uint64_t start_ns = 0;
     for (std::uint32_t polls = 0;; ++polls) {
-        Word value = Scope::load_relaxed(word);
+        // The first look acquires: most words are ready by then, and a second round trip to the L2
+        // would be all that the wait costs.
+        const bool first = polls == 0;
+        Word value = first ? Scope::load_acquire(word) : Scope::load_relaxed(word);
         Seen verdict = judge(value);
-        if (verdict == Seen::kReady) {
+        if (verdict == Seen::kReady && !first) {
             value = Scope::load_acquire(word);
             verdict = judge(value);
+        }
+        if (verdict == Seen::kReady) {
             if (seen != nullptr) *seen = value;
-            if (verdict == Seen::kReady) return true;
+            return true;
         }
         if (verdict == Seen::kCorrupt) {
             report_stall<M>(memory, launch, site, StallCause::kCorrupt, value, 0);

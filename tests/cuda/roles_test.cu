@@ -244,6 +244,7 @@ TEST_P(Figures, Printed) {
     const Model model = GetParam();
     GpuCase gpu_case = wide_case(1, model.hidden, model.inter, model.experts, model.topk);
     gpu_case.num_tokens = 256;
+    gpu_case.capture = false;
     gpu_case.row_block = 16;
     gpu_case.ring_blocks = 256;
     gpu_case.dispatch_units = 16;

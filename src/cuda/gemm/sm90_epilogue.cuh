@@ -9,7 +9,6 @@
 #include <cstdint>
 
 #include "cuda/gemm/sm90_math.cuh"
-#include "numerics/bf16.hpp"
 #include "numerics/quantise.hpp"
 #include "numerics/swiglu.hpp"
 
@@ -56,8 +55,8 @@ __device__ __forceinline__ void load_row_terms(const EpilogueTask<kMaxRows>& at,
 }
 
 // sum (kN / 2) -> h (kN / 4): activated, weighted columns of this thread, and their maxima over the
-// warp's 8 columns into shared->amax. Magnitudes are compared as bits: NaN is the largest.
-template <std::uint32_t kN, std::uint32_t kMaxRows>
+// group's columns into shared->amax. Magnitudes are compared as bits: NaN is the largest.
+template <std::uint32_t kN, bool kK32, std::uint32_t kMaxRows>
 __device__ __forceinline__ void activate(const EpilogueTask<kMaxRows>& at, const float* sum,
                                          float* h) {
     float factor[2];
@@ -65,7 +64,7 @@ __device__ __forceinline__ void activate(const EpilogueTask<kMaxRows>& at, const
     load_row_terms(at, factor, bias);
     const bool weigh =
         at.routed() && at.gpu.weight_placement == WeightPlacement::kBeforeRequantise;
-    std::uint32_t* amax_of = at.shared->amax[at.slot][4 * at.me.warpgroup + at.me.warp];
+    std::uint32_t* amax_of = at.shared->amax[at.slot][kK32 ? at.me.warpgroup : 0];
 #pragma unroll
     for (std::uint32_t i = 0; i < kN / 4; ++i) {
         const std::uint32_t token = 8 * (i / 2) + 2 * at.me.q + i % 2;
@@ -80,31 +79,7 @@ __device__ __forceinline__ void activate(const EpilogueTask<kMaxRows>& at, const
             const std::uint32_t other = ptx::shuffle_xor(amax, distance);
             amax = amax < other ? other : amax;
         }
-        if (at.me.g == 0) amax_of[token] = amax;
-    }
-}
-
-// Scale of the token `token` over the columns of its group: the task's 128 (FP32), or the
-// warpgroup's 32 (UE8M0). `word`: the scale's bits, or its code.
-template <bool kK32, std::uint32_t kMaxRows>
-__device__ __forceinline__ float scale_of(const EpilogueTask<kMaxRows>& at, std::uint32_t token,
-                                          std::uint32_t* word) {
-    constexpr std::uint32_t kWarps = kK32 ? 4 : kMathWarps;
-    const std::uint32_t first = kK32 ? 4 * at.me.warpgroup : 0;
-    std::uint32_t bits = 0;
-#pragma unroll
-    for (std::uint32_t w = 0; w < kWarps; ++w) {
-        const std::uint32_t other = at.shared->amax[at.slot][first + w][token];
-        bits = bits < other ? other : bits;
-    }
-    const float amax = numerics::bits_to_float(bits);
-    if constexpr (kK32) {
-        const std::uint8_t code = numerics::ue8m0_scale_code(amax);
-        *word = code;
-        return numerics::ue8m0_inverse(code);
-    } else {
-        *word = numerics::float_to_bits(numerics::fp32_scale(amax));
-        return numerics::fp32_inverse_scale(amax);
+        if (at.me.g == 0) ptx::shared_max(&amax_of[token], amax);
     }
 }
 
@@ -119,22 +94,41 @@ __device__ __forceinline__ std::uint32_t* scale_word(const EpilogueTask<kMaxRows
            at.task.index;
 }
 
-// One warp a group stores it: FP32 words by warp 0 of the CTA, UE8M0 bytes by each warpgroup's.
+// Stores a row's scale: `value` is the FP32 word, or the code of this warpgroup's columns.
 template <bool kK32, std::uint32_t kMaxRows>
 __device__ __forceinline__ void store_scale(const EpilogueTask<kMaxRows>& at, std::uint32_t row,
-                                            std::uint32_t word) {
+                                            std::uint32_t value) {
     const layout::RankMemory& memory = at.gpu.memory;
-    if (at.me.warp != 0 || (!kK32 && at.me.warpgroup != 0) || row >= at.task.rows) return;
     const auto put = [&](std::uint32_t* to) {
         if constexpr (kK32) {
-            reinterpret_cast<std::uint8_t*>(to)[at.me.warpgroup] = static_cast<std::uint8_t>(word);
+            reinterpret_cast<std::uint8_t*>(to)[at.me.warpgroup] = static_cast<std::uint8_t>(value);
         } else {
-            *to = word;
+            *to = value;
         }
     };
     put(scale_word(at, row));
     if (at.routed() && memory.local.has_capture != 0) {
         put(memory.at<std::uint32_t>(memory.local.capture_act_scale) + at.captured(row));
+    }
+}
+
+// What row `row` is multiplied by before the cast. One warp a group stores the scale itself: warp 0
+// of the CTA (FP32), or of each warpgroup (UE8M0).
+template <bool kK32, std::uint32_t kMaxRows>
+__device__ __forceinline__ float scale_row(const EpilogueTask<kMaxRows>& at, std::uint32_t row) {
+    const bool stores =
+        at.me.warp == 0 && (kK32 || at.me.warpgroup == 0) && row < at.task.rows;
+    const std::uint32_t group = kK32 ? at.me.warpgroup : 0;
+    const float amax = numerics::bits_to_float(at.shared->amax[at.slot][group][row]);
+    if constexpr (kK32) {
+        const std::uint8_t code = numerics::ue8m0_scale_code(amax);
+        if (stores) store_scale<kK32>(at, row, code);
+        return numerics::ue8m0_inverse(code);
+    } else {
+        if (stores) {
+            store_scale<kK32>(at, row, numerics::float_to_bits(numerics::fp32_scale(amax)));
+        }
+        return numerics::fp32_inverse_scale(amax);
     }
 }
 
@@ -145,22 +139,22 @@ __device__ __forceinline__ std::uint8_t* code_tile(const EpilogueTask<kMaxRows>&
            at.me.warp * kMaxRows * 8;
 }
 
-// h -> codes in the warp's tile, scales to the destination.
+// h -> codes in the warp's tile, scales to the destination. Lane l works out the scale of row l.
 template <std::uint32_t kN, bool kK32, std::uint32_t kMaxRows>
 __device__ __forceinline__ void quantise(const EpilogueTask<kMaxRows>& at, const float* h) {
-    std::uint8_t* tile = code_tile(at);
+    std::uint8_t* tile = code_tile(at) + at.me.g;
 #pragma unroll
     for (std::uint32_t first = 0; first < kN; first += 32) {
-        const std::uint32_t row = first + at.lane();  // past kN: not used
-        std::uint32_t word = 0;
-        const float own = scale_of<kK32>(at, row < kN ? row : 0, &word);
-        store_scale<kK32>(at, row, word);
+        const std::uint32_t row = first + at.lane();
+        const float own = scale_row<kK32>(at, row < kN ? row : 0);  // past kN: not used
 #pragma unroll
-        for (std::uint32_t i = 0; i < kN / 4; ++i) {
-            if (8 * (i / 2) < first || 8 * (i / 2) >= first + 32) continue;
-            const std::uint32_t token = 8 * (i / 2) + 2 * at.me.q + i % 2;
-            const float inverse = ptx::shuffle(own, static_cast<int>(token - first));
-            tile[token * 8 + at.me.g] = numerics::e4m3_from_float(h[i] * inverse);
+        for (std::uint32_t t = first / 8; t < kN / 8 && t < first / 8 + 4; ++t) {
+            const std::uint32_t token = 8 * t + 2 * at.me.q;
+            const auto lane = static_cast<int>(token - first);
+            const std::uint32_t codes = ptx::e4m3_pair(h[2 * t] * ptx::shuffle(own, lane),
+                                                       h[2 * t + 1] * ptx::shuffle(own, lane + 1));
+            tile[token * 8] = static_cast<std::uint8_t>(codes);
+            tile[token * 8 + 8] = static_cast<std::uint8_t>(codes >> 8);
         }
     }
     ptx::warp_barrier();
@@ -198,8 +192,10 @@ __device__ __forceinline__ void store_codes(const EpilogueTask<kMaxRows>& at) {
 template <std::uint32_t kN, bool kK32, std::uint32_t kMaxRows>
 __device__ __forceinline__ void finish_first(const EpilogueTask<kMaxRows>& at, const float* sum) {
     float h[kN / 4];
-    activate<kN>(at, sum, h);
+    activate<kN, kK32>(at, sum, h);
+    { PROBE_BEGIN
     ptx::named_barrier(kMathBarrier, kMathThreads);
+    PROBE_END(at.shared, 6) }
     wait_phase(&at.shared->may_store[at.slot], at.phase, &at.shared->abort);  // R15, R16
     quantise<kN, kK32>(at, h);
     store_codes(at);
@@ -207,7 +203,9 @@ __device__ __forceinline__ void finish_first(const EpilogueTask<kMaxRows>& at, c
         layout::Origin* to = at.gpu.memory.act_origins(at.task.place);
         for (std::uint32_t row = at.lane(); row < at.task.rows; row += 32) to[row] = at.origin(row);
     }
+    PROBE_BEGIN
     ptx::fence_async_proxy();  // read by the copy engine of other SMs
+    PROBE_END(at.shared, 7)
 }
 
 // Second GEMM: results of this thread's two columns into the results buffer, as bf16.
@@ -219,17 +217,19 @@ __device__ __forceinline__ void round_results(const EpilogueTask<kMaxRows>& at, 
     const bool has_bias = at.task.matrix.bias != nullptr;
     const bool weigh = at.routed() && at.gpu.weight_placement == WeightPlacement::kAfterSecondGemm;
     std::uint16_t* results = at.shared->results[at.me.warpgroup];
-#pragma unroll
-    for (std::uint32_t i = 0; i < kN / 2; ++i) {
+    const auto result = [&](std::uint32_t i, std::uint32_t token) {
         const std::uint32_t half = i / 2 % 2;
-        const std::uint32_t token = 8 * (i / 4) + 2 * at.me.q + i % 2;
-        float z = sum[i] * factor[half];
-        if (weigh) {
-            z = at.origin(token).weight * (z + bias[half]);
-        } else if (has_bias) {
-            z = z + at.origin(token).weight * bias[half];
-        }
-        results[token * kResultStride + at.me.row(half)] = numerics::bf16_from_float(z);
+        const float z = sum[i] * factor[half];
+        if (weigh) return at.origin(token).weight * (z + bias[half]);
+        return has_bias ? z + at.origin(token).weight * bias[half] : z;
+    };
+#pragma unroll
+    for (std::uint32_t i = 0; i < kN / 2; i += 2) {
+        const std::uint32_t token = 8 * (i / 4) + 2 * at.me.q;
+        std::uint16_t* to = results + token * kResultStride + at.me.row(i / 2 % 2);
+        const std::uint32_t pair = ptx::bf16_pair(result(i, token), result(i + 1, token + 1));
+        to[0] = static_cast<std::uint16_t>(pair);
+        to[kResultStride] = static_cast<std::uint16_t>(pair >> 16);
     }
 }
 

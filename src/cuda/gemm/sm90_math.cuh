@@ -119,15 +119,16 @@ __device__ __forceinline__ void keep_operands(ChunkOperands* operands) {
 // operands must not be written before that.
 template <std::uint32_t kN, bool kFp8, std::uint32_t kSteps>
 __device__ __forceinline__ void issue(const ChunkOperands& operands, std::uint32_t first,
-                                      std::uint64_t descriptor, float* part) {
+                                      std::uint32_t descriptor, float* part) {
     ptx::wgmma_fence();
 #pragma unroll
     for (std::uint32_t i = 0; i < kSteps; ++i) {
         const std::uint32_t step = first + i;
+        const std::uint64_t b = ptx::wgmma_descriptor(descriptor + 2 * step);
         if constexpr (kFp8) {
-            ptx::wgmma_e4m3<kN>(part, operands.a[step], descriptor + 2 * step, i);
+            ptx::wgmma_e4m3<kN>(part, operands.a[step], b, i);
         } else {
-            ptx::wgmma_e5m2<kN>(part, operands.a[step], descriptor + 2 * step, i);
+            ptx::wgmma_e5m2<kN>(part, operands.a[step], b, i);
         }
     }
     ptx::wgmma_commit();
@@ -153,27 +154,27 @@ inline constexpr std::uint32_t kFirstTokens = kN < 32 ? kN : 32;
 template <std::uint32_t kN>
 inline constexpr std::uint32_t kSecondTokens = kN - kFirstTokens<kN>;
 
+// Descriptor of the pair's chunk `in_pair`.
+template <std::uint32_t kMaxRows>
+__device__ __forceinline__ std::uint32_t at_chunk(std::uint32_t descriptor, std::uint32_t in_pair) {
+    return descriptor + in_pair * kMaxRows * 128 / 16;
+}
 // Descriptor of the token at `token` (a multiple of 8) of a chunk.
-__device__ __forceinline__ std::uint64_t at_token(std::uint64_t descriptor, std::uint32_t token) {
+__device__ __forceinline__ std::uint32_t at_token(std::uint32_t descriptor, std::uint32_t token) {
     return descriptor + token * 128 / 16;
 }
 
-// One chunk: chains over all tokens, `between` while the first one runs, promotion.
+// One chunk: one chain over all tokens (at most 32), `between` while it runs, promotion.
 template <std::uint32_t kN, class Between>
-__device__ __forceinline__ void add_chunk(ChunkOperands* operands, std::uint64_t descriptor,
+__device__ __forceinline__ void add_chunk(ChunkOperands* operands, std::uint32_t descriptor,
                                           const std::uint32_t* scales, const MathThread& me,
                                           float* sum, const Between& between) {
-    float part[kFirstTokens<kN> / 2];
-    issue<kFirstTokens<kN>, false, 4>(*operands, 0, descriptor, part);
+    float part[kN / 2];
+    issue<kN, false, 4>(*operands, 0, descriptor, part);
     between();
     ptx::wgmma_wait<0>();
-    promote<kFirstTokens<kN>>(part, scales, me, sum);
-    if constexpr (kSecondTokens<kN> != 0) {
-        issue<kSecondTokens<kN>, false, 4>(*operands, 0, at_token(descriptor, 32), part);
-        ptx::wgmma_wait<0>();
-        promote<kSecondTokens<kN>>(part, scales + 32, me, sum + 16);
-    }
     keep_operands(operands);
+    promote<kN>(part, scales, me, sum);
 }
 
 // The rings as one math warp sees them.
@@ -184,8 +185,10 @@ struct MathRings {
     MathCursors<kMaxRows>* cursors;
 
     __device__ __forceinline__ void wait_tokens() const {
+        PROBE_BEGIN
         wait_phase(&shared->token_full[cursors->tokens.stage], cursors->tokens.phase,
                    &shared->abort);
+        PROBE_END(shared, 2)
     }
     // Reads end before the arrival; the copy engine refills after it. No proxy fence is needed for
     // that order: the arrival releases the reads to the copying thread.
@@ -197,8 +200,13 @@ struct MathRings {
         cursors->tokens.advance();
     }
     __device__ __forceinline__ void wait_weights() const {
+#ifdef EXP_NOWEIGHTS
+        return;
+#endif
+        PROBE_BEGIN
         wait_phase(&shared->weight_full[me.warpgroup][cursors->weights.stage],
                    cursors->weights.phase, &shared->abort);
+        PROBE_END(shared, 1)
     }
     __device__ __forceinline__ void release_weights() const {
         ptx::warp_barrier();
@@ -211,9 +219,10 @@ struct MathRings {
         return shared->weights[me.warpgroup][cursors->weights.stage] +
                in_pair * layout::kFp4TileBytes;
     }
-    [[nodiscard]] __device__ __forceinline__ std::uint64_t tokens(std::uint32_t in_pair) const {
-        return ptx::wgmma_descriptor(
-            ptx::shared_address(shared->tokens[cursors->tokens.stage][in_pair]));
+    [[nodiscard]] __device__ __forceinline__ std::uint32_t tokens() const {
+        const std::uint32_t low = ptx::wgmma_descriptor_low(
+            ptx::shared_address(shared->tokens[cursors->tokens.stage][0]));
+        return ptx::shuffle(low, 0);  // tells the compiler that it is the warp's, not the lane's
     }
     [[nodiscard]] __device__ __forceinline__ const std::uint32_t* scales(
         std::uint32_t in_pair) const {
@@ -222,24 +231,36 @@ struct MathRings {
 };
 
 // FP4 with row factors, FP32 activation scales: all of K for one task. sum (kN / 2): rows g and
-// g + 8 of this thread's slab, see ptx/wgmma.cuh.
+// g + 8 of this thread's slab, see ptx/wgmma.cuh. At most 32 tokens: the next chunk is decoded while
+// a chain runs.
 template <std::uint32_t kN, std::uint32_t kMaxRows>
 __device__ __forceinline__ void run_main_loop(const MathRings<kMaxRows>& rings,
                                               std::uint32_t chunks, float* sum) {
     const MathThread& me = rings.me;
     const std::uint32_t pairs = chunks / kPair;
     const bool odd = chunks % kPair != 0;
+#ifdef EXP_COPYONLY
+    for (std::uint32_t pair = 0; pair < (chunks + 1) / 2; ++pair) {
+        rings.wait_weights();
+        rings.release_weights();
+        rings.wait_tokens();
+        rings.release_tokens();
+    }
+    return;
+#endif
     ChunkOperands even_operands;
     ChunkOperands odd_operands;
     rings.wait_weights();
     decode_tile<false>(read_tile<false>(rings.tile(0), me), &even_operands);
     for (std::uint32_t pair = 0; pair < pairs; ++pair) {
+        const std::uint32_t tokens = rings.tokens();
         rings.wait_tokens();
-        add_chunk<kN>(&even_operands, rings.tokens(0), rings.scales(0), me, sum, [&] {
+        add_chunk<kN>(&even_operands, tokens, rings.scales(0), me, sum, [&] {
             decode_tile<false>(read_tile<false>(rings.tile(1), me), &odd_operands);
             rings.release_weights();
         });
-        add_chunk<kN>(&odd_operands, rings.tokens(1), rings.scales(1), me, sum, [&] {
+        const std::uint32_t odd_tokens = at_chunk<kMaxRows>(tokens, 1);
+        add_chunk<kN>(&odd_operands, odd_tokens, rings.scales(1), me, sum, [&] {
             if (pair + 1 < pairs || odd) {
                 rings.wait_weights();
                 decode_tile<false>(read_tile<false>(rings.tile(0), me), &even_operands);
@@ -248,10 +269,51 @@ __device__ __forceinline__ void run_main_loop(const MathRings<kMaxRows>& rings,
         rings.release_tokens();
     }
     if (odd) {
+        const std::uint32_t tokens = rings.tokens();
         rings.wait_tokens();
-        add_chunk<kN>(&even_operands, rings.tokens(0), rings.scales(0), me, sum, [] {});
+        add_chunk<kN>(&even_operands, tokens, rings.scales(0), me, sum, [] {});
         rings.release_weights();
         rings.release_tokens();
+    }
+}
+
+// The same for more than 32 tokens, in two chains of at most 32 that run behind each other: the
+// tensor core is the limit there, so nothing is decoded ahead (it would not fit the registers).
+template <std::uint32_t kN, std::uint32_t kMaxRows>
+__device__ __forceinline__ void run_wide_loop(const MathRings<kMaxRows>& rings,
+                                              std::uint32_t chunks, float* sum) {
+    constexpr std::uint32_t kTail = kN - 32;
+    const MathThread& me = rings.me;
+    for (std::uint32_t chunk = 0; chunk < chunks; ++chunk) {
+        const std::uint32_t in_pair = chunk % kPair;
+        const bool ends_pair = in_pair == kPair - 1 || chunk + 1 == chunks;
+        ChunkOperands operands;
+        if (in_pair == 0) rings.wait_weights();
+        decode_tile<false>(read_tile<false>(rings.tile(in_pair), me), &operands);
+        if (ends_pair) rings.release_weights();
+        if (in_pair == 0) rings.wait_tokens();
+#ifdef EXP_SEQ64
+        float part[16];
+        issue<32, false, 4>(operands, 0, at_chunk<kMaxRows>(rings.tokens(), in_pair), part);
+        ptx::wgmma_wait<0>();
+        promote<32>(part, rings.scales(in_pair), me, sum);
+        issue<kTail, false, 4>(operands, 0, at_token(at_chunk<kMaxRows>(rings.tokens(), in_pair), 32), part);
+        ptx::wgmma_wait<0>();
+        keep_operands(&operands);
+        promote<kTail>(part, rings.scales(in_pair) + 32, me, sum + 16);
+#else
+        float head[16];
+        float tail[kTail / 2];
+        const std::uint32_t tokens = at_chunk<kMaxRows>(rings.tokens(), in_pair);
+        issue<32, false, 4>(operands, 0, tokens, head);
+        issue<kTail, false, 4>(operands, 0, at_token(tokens, 32), tail);
+        ptx::wgmma_wait<1>();
+        promote<32>(head, rings.scales(in_pair), me, sum);
+        ptx::wgmma_wait<0>();
+        keep_operands(&operands);
+        promote<kTail>(tail, rings.scales(in_pair) + 32, me, sum + 16);
+#endif
+        if (ends_pair) rings.release_tokens();
     }
 }
 

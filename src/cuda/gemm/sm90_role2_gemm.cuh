@@ -44,16 +44,25 @@ __device__ __forceinline__ void run_task(const EpilogueTask<kMaxRows>& at,
         skip_tokens(rings, at.task.chunks);
         return;  // of a second GEMM: its epilogue has no barrier over warpgroups
     }
+    { PROBE_BEGIN
     if constexpr (kForm == LoopForm::kRowFactors && !kK32) {
-        run_main_loop<kN>(rings, at.task.chunks, sum);
+        if constexpr (kN <= 32) {
+            run_main_loop<kN>(rings, at.task.chunks, sum);
+        } else {
+            run_wide_loop<kN>(rings, at.task.chunks, sum);
+        }
     } else {
         const TaskWeights weights = task_weights(at.gpu, at.task, at.me);
         run_step_loop<kN, kForm == LoopForm::kFp8, kK32>(rings, weights, at.task.chunks, sum);
     }
+    PROBE_END(at.shared, 3) }
+    PROBE_BEGIN
     if (is_first(at.task.kind)) {
         finish_first<kN, kK32>(at, sum);
+        PROBE_END(at.shared, 4)
     } else {
         finish_second<kN>(at, sum);
+        PROBE_END(at.shared, 5)
     }
 }
 
@@ -76,7 +85,11 @@ __device__ __forceinline__ void run_math(const GpuLaunch& gpu, SharedStorage<kMa
     MathCursors<kMaxRows> cursors;
     for (;;) {
         const std::uint32_t slot = cursors.slots.stage;
+        {
+        PROBE_BEGIN
         wait_phase(&shared->task_full[slot], cursors.slots.phase);
+        PROBE_END(shared, 0)
+        }
         const GpuTask& task = shared->tasks[slot];
         if (task.is_end != 0) return;
         const EpilogueTask<kMaxRows> at{gpu,  shared,        task,
@@ -101,6 +114,9 @@ __device__ __forceinline__ bool run_role2(const GpuLaunch& gpu, SharedStorage<kM
     const std::uint32_t thread = ptx::thread_idx();
     const std::uint32_t warp = thread / 32;
     if (thread == 0) init_barriers(shared);
+#ifdef EXP_PROBE
+    if (thread < 128) shared->probe[thread / 8][thread % 8] = 0;
+#endif
     ptx::cta_barrier();
     Launch launch;
     const bool begun = protocol::begin_launch<GpuMemory>(gpu.memory, Role::kCompute, ptx::cta_idx(),
@@ -115,16 +131,15 @@ __device__ __forceinline__ bool run_role2(const GpuLaunch& gpu, SharedStorage<kM
         ptx::give_registers<kCopyRegisters>();
         if (warp == kTaskWarp) run_task_warp(gpu, launch, shared);
         if (warp == kTokenWarp) TokenWarp<kMaxRows>{gpu, launch, shared, {}, {}}.run();
-        const bool first_lane = thread % 32 == 0;
-        const std::uint64_t policy = ptx::evict_first_policy();
-        if (warp == kTokenWarp + 1 && first_lane) {
-            WeightLane<0, 2, kMaxRows>{shared, policy, {}}.run();
+        if (warp == kWeightWarp) {
+            WeightWarp<kMaxRows>{shared, ptx::evict_first_policy(), {}}.run();
         }
-        if (warp == kTokenWarp + 2 && first_lane) {
-            WeightLane<2, 2, kMaxRows>{shared, policy, {}}.run();
-        }
+        if (warp == kFinishWarp) FinishWarp<kMaxRows>{gpu, launch, shared}.run();
     }
     ptx::cta_barrier();
+#ifdef EXP_PROBE
+    if (thread < 128) g_probe[ptx::cta_idx() * 128 + thread] = shared->probe[thread / 8][thread % 8];
+#endif
     return !aborted(&shared->abort);
 }
 
