@@ -57,7 +57,6 @@ inline constexpr std::uint32_t kTicketAhead =
 inline constexpr std::uint32_t kMathBarrier = 1;       // named barrier of the math threads
 inline constexpr std::uint32_t kWarpgroupBarrier = 2;  // and of warpgroup 0, 1, 2, 3
 inline constexpr std::uint32_t kTileColumns = 256;     // packed rows of a task: 4 tiles of 64
-inline constexpr std::uint32_t kResultStride = 64 + 8;  // bf16 of a token in a warpgroup's results
 
 // What the task warp tells the others about a task.
 struct GpuTask {
@@ -79,14 +78,13 @@ struct alignas(1024) SharedStorage {
 #ifdef EXP_TSTAGES
     static constexpr std::uint32_t kTokenStages = EXP_TSTAGES;
 #else
-    static constexpr std::uint32_t kTokenStages = kMaxRows <= 32 ? 6 : 4;
+    static constexpr std::uint32_t kTokenStages = kMaxRows <= 32 ? 6 : 3;
 #endif
 
     // Groups of 8 swizzled rows, 1024 bytes each.
     std::uint8_t tokens[kTokenStages][kPair][kMaxRows * 128];
     std::uint8_t weights[kWarpgroups][kWeightStages][kPair * layout::kFp4TileBytes];
-    // Epilogues. Second GEMM: (rows, 64 + 8) bf16 of each warpgroup. First: each warp's codes.
-    std::uint16_t results[kWarpgroups][kMaxRows * kResultStride];
+    float sums[kWarpgroups][kMaxRows][64];  // swizzled, see EpilogueTask::sum
     std::uint32_t token_scales[kTokenStages][kPair][kMaxRows];
     layout::Origin origins[kTaskSlots][kMaxRows];
     float row_factors[kTaskSlots][kTileColumns];

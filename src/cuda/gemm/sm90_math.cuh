@@ -2,9 +2,8 @@
 //
 // Per chunk of 128 of K: weights out of shared memory into registers, decoded to E5M2; four wgmma
 // (one chain); the chain's sum times the token's activation scale is added to the FP32
-// accumulators by one fma, in K order. While a chain runs the warp decodes the next chunk. More
-// than 32 tokens are two chains of at most 32: the tensor core takes as long, and the partial sums
-// of one chain need fewer registers. Which N a block has does not change any sum's bits.
+// accumulators by one fma, in K order. While a chain runs the warp decodes the next chunk, as far as
+// the registers go. Which N a block has does not change any sum's bits.
 // With UE8M0 activations, and with the shared expert's K32 grids, each wgmma is a chain of its own.
 #pragma once
 
@@ -164,7 +163,7 @@ __device__ __forceinline__ std::uint32_t at_token(std::uint32_t descriptor, std:
     return descriptor + token * 128 / 16;
 }
 
-// One chunk: one chain over all tokens (at most 32), `between` while it runs, promotion.
+// One chunk: one chain over all tokens, `between` while it runs, promotion.
 template <std::uint32_t kN, class Between>
 __device__ __forceinline__ void add_chunk(ChunkOperands* operands, std::uint32_t descriptor,
                                           const std::uint32_t* scales, const MathThread& me,
@@ -230,9 +229,16 @@ struct MathRings {
     }
 };
 
+// Most tokens for which a chunk is decoded while the last one's chain runs.
+inline constexpr std::uint32_t kAheadTokens =
+#ifdef EXP_AHEADTOK
+    EXP_AHEADTOK;
+#else
+    40;
+#endif
+
 // FP4 with row factors, FP32 activation scales: all of K for one task. sum (kN / 2): rows g and
-// g + 8 of this thread's slab, see ptx/wgmma.cuh. At most 32 tokens: the next chunk is decoded while
-// a chain runs.
+// g + 8 of this thread's slab, see ptx/wgmma.cuh. At most kAheadTokens.
 template <std::uint32_t kN, std::uint32_t kMaxRows>
 __device__ __forceinline__ void run_main_loop(const MathRings<kMaxRows>& rings,
                                               std::uint32_t chunks, float* sum) {
@@ -277,42 +283,40 @@ __device__ __forceinline__ void run_main_loop(const MathRings<kMaxRows>& rings,
     }
 }
 
-// The same for more than 32 tokens, in two chains of at most 32 that run behind each other: the
-// tensor core is the limit there, so nothing is decoded ahead (it would not fit the registers).
+// The same for more tokens than kAheadTokens: the registers do not hold two chunks' operands, so a
+// chunk's words are read while the last chain runs, but decoded after it. 64 tokens are two chains
+// of 32, one after the other: the tensor core takes as long, and the partial sums need half the
+// registers.
 template <std::uint32_t kN, std::uint32_t kMaxRows>
 __device__ __forceinline__ void run_wide_loop(const MathRings<kMaxRows>& rings,
                                               std::uint32_t chunks, float* sum) {
-    constexpr std::uint32_t kTail = kN - 32;
+    constexpr std::uint32_t kChain = kN == 64 ? 32 : kN;
     const MathThread& me = rings.me;
+    rings.wait_weights();
+    TileWords words = read_tile<false>(rings.tile(0), me);
     for (std::uint32_t chunk = 0; chunk < chunks; ++chunk) {
         const std::uint32_t in_pair = chunk % kPair;
         const bool ends_pair = in_pair == kPair - 1 || chunk + 1 == chunks;
         ChunkOperands operands;
-        if (in_pair == 0) rings.wait_weights();
-        decode_tile<false>(read_tile<false>(rings.tile(in_pair), me), &operands);
+        decode_tile<false>(words, &operands);
         if (ends_pair) rings.release_weights();
-        if (in_pair == 0) rings.wait_tokens();
-#ifdef EXP_SEQ64
-        float part[16];
-        issue<32, false, 4>(operands, 0, at_chunk<kMaxRows>(rings.tokens(), in_pair), part);
-        ptx::wgmma_wait<0>();
-        promote<32>(part, rings.scales(in_pair), me, sum);
-        issue<kTail, false, 4>(operands, 0, at_token(at_chunk<kMaxRows>(rings.tokens(), in_pair), 32), part);
-        ptx::wgmma_wait<0>();
-        keep_operands(&operands);
-        promote<kTail>(part, rings.scales(in_pair) + 32, me, sum + 16);
-#else
-        float head[16];
-        float tail[kTail / 2];
         const std::uint32_t tokens = at_chunk<kMaxRows>(rings.tokens(), in_pair);
-        issue<32, false, 4>(operands, 0, tokens, head);
-        issue<kTail, false, 4>(operands, 0, at_token(tokens, 32), tail);
-        ptx::wgmma_wait<1>();
-        promote<32>(head, rings.scales(in_pair), me, sum);
+        if (in_pair == 0) rings.wait_tokens();
+        float part[kChain / 2];
+        issue<kChain, false, 4>(operands, 0, tokens, part);
+        if (chunk + 1 < chunks) {
+            if (ends_pair) rings.wait_weights();
+            words = read_tile<false>(rings.tile(ends_pair ? 0 : 1), me);
+        }
         ptx::wgmma_wait<0>();
         keep_operands(&operands);
-        promote<kTail>(tail, rings.scales(in_pair) + 32, me, sum + 16);
-#endif
+        promote<kChain>(part, rings.scales(in_pair), me, sum);
+        if constexpr (kN > kChain) {
+            issue<kN - kChain, false, 4>(operands, 0, at_token(tokens, kChain), part);
+            ptx::wgmma_wait<0>();
+            keep_operands(&operands);
+            promote<kN - kChain>(part, rings.scales(in_pair) + kChain, me, sum + kChain / 2);
+        }
         if (ends_pair) rings.release_tokens();
     }
 }

@@ -26,63 +26,76 @@ namespace gcmoe::cuda::gemm {
 // 96.
 inline constexpr int kMathRegisters = 104;
 inline constexpr int kCopyRegisters = 64;
+static_assert(sizeof(SharedStorage<64>) <= 227 * 1024, "an SM's shared memory for one CTA");
 
 // Forms of weights and activations that have a main loop of their own.
 enum class LoopForm : std::uint8_t { kRowFactors, kChunkFactors, kFp8 };
 
-// One task for kN tokens.
+// One task's products for kN tokens, into the warpgroup's sums.
 template <std::uint32_t kN, LoopForm kForm, bool kK32, std::uint32_t kMaxRows>
-__device__ __forceinline__ void run_task(const EpilogueTask<kMaxRows>& at,
-                                         MathCursors<kMaxRows>* cursors) {
-    const MathRings<kMaxRows> rings{at.shared, at.me, cursors};
-    const bool active = row_tile_of(at.task, at.me.warpgroup) < at.task.row_tiles;
+__device__ __forceinline__ void multiply(const EpilogueTask<kMaxRows>& at,
+                                         const MathRings<kMaxRows>& rings) {
     float sum[kN / 2];
 #pragma unroll
     for (std::uint32_t i = 0; i < kN / 2; ++i) sum[i] = 0.0F;
-    at.warpgroup_barrier();  // results of the last task are read
-    if (!active) {
-        skip_tokens(rings, at.task.chunks);
-        return;  // of a second GEMM: its epilogue has no barrier over warpgroups
-    }
-    { PROBE_BEGIN
-    if constexpr (kForm == LoopForm::kRowFactors && !kK32) {
-        if constexpr (kN <= 32) {
-            run_main_loop<kN>(rings, at.task.chunks, sum);
-        } else {
-            run_wide_loop<kN>(rings, at.task.chunks, sum);
-        }
-    } else {
+    {
+    PROBE_BEGIN
+    if constexpr (kForm != LoopForm::kRowFactors || kK32) {
         const TaskWeights weights = task_weights(at.gpu, at.task, at.me);
         run_step_loop<kN, kForm == LoopForm::kFp8, kK32>(rings, weights, at.task.chunks, sum);
-    }
-    PROBE_END(at.shared, 3) }
-    PROBE_BEGIN
-    if (is_first(at.task.kind)) {
-        finish_first<kN, kK32>(at, sum);
-        PROBE_END(at.shared, 4)
+    } else if constexpr (kN <= kAheadTokens) {
+        run_main_loop<kN>(rings, at.task.chunks, sum);
     } else {
-        finish_second<kN>(at, sum);
-        PROBE_END(at.shared, 5)
+        run_wide_loop<kN>(rings, at.task.chunks, sum);
     }
+    PROBE_END(at.shared, 3)
+    }
+    stage_sums<kN>(at, sum);
 }
 
 // The instance for the task's number of rows.
 template <std::uint32_t kN, LoopForm kForm, bool kK32, std::uint32_t kMaxRows>
-__device__ __forceinline__ void run_task_of_rows(const EpilogueTask<kMaxRows>& at,
-                                                 MathCursors<kMaxRows>* cursors) {
+__device__ __forceinline__ void multiply_rows(const EpilogueTask<kMaxRows>& at,
+                                              const MathRings<kMaxRows>& rings) {
     if constexpr (kN > 8) {
         if (at.task.rows <= kN - 8) {
-            run_task_of_rows<kN - 8, kForm, kK32>(at, cursors);
+            multiply_rows<kN - 8, kForm, kK32>(at, rings);
             return;
         }
     }
-    run_task<kN, kForm, kK32>(at, cursors);
+    multiply<kN, kForm, kK32>(at, rings);
+}
+
+// One task of a warpgroup that has a tile.
+template <bool kK32, std::uint32_t kMaxRows>
+__device__ __forceinline__ void run_task(const EpilogueTask<kMaxRows>& at,
+                                         const MathRings<kMaxRows>& rings) {
+    // The rarer forms only exist for the largest N.
+    if (!at.routed()) {
+        multiply<kMaxRows, LoopForm::kFp8, kK32>(at, rings);
+    } else if (at.task.matrix.chunk_factors != nullptr) {
+        multiply<kMaxRows, LoopForm::kChunkFactors, kK32>(at, rings);
+    } else {
+        multiply_rows<kMaxRows, LoopForm::kRowFactors, kK32>(at, rings);
+    }
+    at.warpgroup_barrier();
+    PROBE_BEGIN
+    if (is_first(at.task.kind)) {
+        finish_first<kK32>(at);
+        PROBE_END(at.shared, 4)
+    } else {
+        finish_second(at);
+        PROBE_END(at.shared, 5)
+    }
+    at.warpgroup_barrier();  // the sums are read
 }
 
 // A math thread's whole launch.
 template <bool kK32, std::uint32_t kMaxRows>
 __device__ __forceinline__ void run_math(const GpuLaunch& gpu, SharedStorage<kMaxRows>* shared) {
     MathCursors<kMaxRows> cursors;
+    const MathThread me = MathThread::here();
+    const MathRings<kMaxRows> rings{shared, me, &cursors};
     for (;;) {
         const std::uint32_t slot = cursors.slots.stage;
         {
@@ -92,15 +105,13 @@ __device__ __forceinline__ void run_math(const GpuLaunch& gpu, SharedStorage<kMa
         }
         const GpuTask& task = shared->tasks[slot];
         if (task.is_end != 0) return;
-        const EpilogueTask<kMaxRows> at{gpu,  shared,        task,
-                                        slot, cursors.slots.phase, MathThread::here()};
-        // The rarer forms only exist for the largest N.
-        if (is_shared(task.kind)) {
-            run_task<kMaxRows, LoopForm::kFp8, kK32>(at, &cursors);
-        } else if (task.matrix.chunk_factors != nullptr) {
-            run_task<kMaxRows, LoopForm::kChunkFactors, kK32>(at, &cursors);
+        // Only a second GEMM's last task has warpgroups without a tile; its epilogue has no barrier
+        // over warpgroups.
+        if (row_tile_of(task, me.warpgroup) < task.row_tiles) {
+            run_task<kK32>(EpilogueTask<kMaxRows>{gpu, shared, task, slot, cursors.slots.phase, me},
+                           rings);
         } else {
-            run_task_of_rows<kMaxRows, LoopForm::kRowFactors, kK32>(at, &cursors);
+            skip_tokens(rings, task.chunks);
         }
         ptx::warp_barrier();
         if (ptx::thread_idx() % 32 == 0) ptx::mbarrier_arrive(&shared->task_done[slot]);

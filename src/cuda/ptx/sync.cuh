@@ -41,6 +41,11 @@ __device__ __forceinline__ T shuffle(T value, int lane) {
     return __shfl_sync(0xFFFFFFFFU, value, lane);
 }
 
+// The largest value of the warp.
+__device__ __forceinline__ std::uint32_t warp_max(std::uint32_t value) {
+    return __reduce_max_sync(0xFFFFFFFFU, value);
+}
+
 // *word = max(*word, value), a word of shared memory.
 __device__ __forceinline__ void shared_max(std::uint32_t* word, std::uint32_t value) {
     asm volatile("red.relaxed.cta.shared::cta.max.u32 [%0], %1;" ::"r"(shared_address(word)),
