@@ -236,9 +236,10 @@ void print_figures(const Model& model, GpuRanks* ranks, int tokens, int row_bloc
     const int touched = touched_experts(ranks, model.experts);
     const double bytes = 3.0 * model.hidden * model.inter * 0.53125 * touched;
     const double floor_us = bytes / 4.3e6;
-    std::printf("%s n=%d BM=%d lead=%d: %.1f us, floor %.1f (%d experts), %.2f; roles %.1f %.1f %.1f\n",
-                model.name, tokens, row_block, lead, us, floor_us, touched, us / floor_us,
-                roles.dispatch_us, roles.compute_us, roles.combine_us);
+    std::printf(
+        "%s n=%d BM=%d lead=%d: %.1f us, floor %.1f (%d experts), %.2f; roles %.1f %.1f %.1f\n",
+        model.name, tokens, row_block, lead, us, floor_us, touched, us / floor_us,
+        roles.dispatch_us, roles.compute_us, roles.combine_us);
     std::fflush(stdout);
 }
 

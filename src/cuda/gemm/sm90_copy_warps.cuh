@@ -34,7 +34,8 @@ struct TokenWarp {
         return ok;
     }
 
-    // One lane, second GEMM: chunks `chunk` .. `end` - 1 may be read. `ready`: those acquired so far.
+    // One lane, second GEMM: chunks `chunk` .. `end` - 1 may be read. `ready`: those acquired so
+    // far.
     __device__ __forceinline__ bool wait_mask(const protocol::Block& block, std::uint32_t chunk,
                                               std::uint32_t end, std::uint64_t* ready) {
         const std::uint64_t before = *ready;
@@ -66,9 +67,9 @@ struct TokenWarp {
         }
     }
 
-    // One lane: a task's pairs of chunks. The ring keeps a chunk as the tensor core reads it, so one
-    // bulk copy moves it. One lane feeds the whole CTA beside 16 busy warps: whatever can be worked
-    // out once a task must not be in the loop.
+    // One lane: a task's pairs of chunks. The ring keeps a chunk as the tensor core reads it, so
+    // one bulk copy moves it. One lane feeds the whole CTA beside 16 busy warps: whatever can be
+    // worked out once a task must not be in the loop.
     __device__ __forceinline__ bool feed_ring(const GpuTask& task, bool* asked) {
         const layout::RankMemory& memory = gpu.memory;
         const bool second = task.kind == schedule::TaskKind::kSecondGemm;
@@ -196,9 +197,6 @@ struct WeightWarp {
 
     // One lane of a warpgroup that has a tile.
     __device__ __forceinline__ void load_task(const GpuTask& task, std::uint32_t group) {
-#ifdef EXP_NOWEIGHTS
-        return;
-#endif
         const std::uint32_t chunks = task.chunks;
         const std::uint32_t tile_bytes = chunks * layout::kFp4TileBytes;  // of a 64-row group
         const std::uint8_t* from =
@@ -226,8 +224,7 @@ struct WeightWarp {
             const GpuTask& task = shared->tasks[slots.stage];
             if (task.is_end != 0) return;
             // The shared expert's FP8 weights go straight to registers.
-            const bool has_tile =
-                group < kWarpgroups && row_tile_of(task, group) < task.row_tiles;
+            const bool has_tile = group < kWarpgroups && row_tile_of(task, group) < task.row_tiles;
             if (has_tile && !is_shared(task.kind) && !aborted(&shared->abort)) {
                 load_task(task, group);
             }

@@ -61,7 +61,8 @@ __device__ __forceinline__ void stage_sums(const EpilogueTask<kMaxRows>& at, con
     }
 }
 
-// Factor and bias of a row of the warpgroup's tile; FP8 and chunk-form weights carry theirs already.
+// Factor and bias of a row of the warpgroup's tile; FP8 and chunk-form weights carry theirs
+// already.
 struct RowTerms {
     float factor;
     float bias;
@@ -82,22 +83,21 @@ __device__ __forceinline__ std::uint32_t gate_row(const EpilogueTask<kMaxRows>& 
 }
 
 // Sums -> activated, weighted columns in the place of the gates, and their maxima over the group's
-// columns (UE8M0: the warpgroup's 32, FP32: the task's 128) in shared->amax. Magnitudes are compared
-// as bits: NaN is the largest.
+// columns (UE8M0: the warpgroup's 32, FP32: the task's 128) in shared->amax. Magnitudes are
+// compared as bits: NaN is the largest.
 template <bool kK32, std::uint32_t kMaxRows>
 __device__ __forceinline__ void activate(const EpilogueTask<kMaxRows>& at) {
     const std::uint32_t row = gate_row(at);
     const RowTerms gate = row_terms(at, row);
     const RowTerms up = row_terms(at, row + 8);
-    const bool weigh =
-        at.routed() && at.gpu.weight_placement == WeightPlacement::kBeforeRequantise;
+    const bool weigh = at.routed() && at.gpu.weight_placement == WeightPlacement::kBeforeRequantise;
     std::uint32_t* amax_of = at.shared->amax[at.slot][kK32 ? at.me.warpgroup : 0];
 #pragma unroll 1
     for (std::uint32_t token = at.me.warp; token < at.task.rows; token += 4) {
         float* place = at.sum(token, row);
-        float value = numerics::swiglu(*place * gate.factor + gate.bias,
-                                       *at.sum(token, row + 8) * up.factor + up.bias,
-                                       at.gpu.activation);
+        float value =
+            numerics::swiglu(*place * gate.factor + gate.bias,
+                             *at.sum(token, row + 8) * up.factor + up.bias, at.gpu.activation);
         if (weigh) value *= at.origin(token).weight;
         *place = value;
         const std::uint32_t amax = ptx::warp_max(numerics::float_to_bits(numerics::abs(value)));
@@ -171,8 +171,8 @@ __device__ __forceinline__ void store_chunk(const EpilogueTask<kMaxRows>& at) {
                 memory.local.shared_act)[at.shared_chunk(token) * 128 + column] = code;
         }
         if (captures) {
-            memory.at<std::uint8_t>(
-                memory.local.capture_act)[at.captured(token) * 128 + column] = code;
+            memory.at<std::uint8_t>(memory.local.capture_act)[at.captured(token) * 128 + column] =
+                code;
         }
     }
 }
@@ -190,9 +190,7 @@ __device__ __forceinline__ void finish_first(const EpilogueTask<kMaxRows>& at) {
         layout::Origin* to = at.gpu.memory.act_origins(at.task.place);
         for (std::uint32_t row = at.lane(); row < at.task.rows; row += 32) to[row] = at.origin(row);
     }
-    PROBE_BEGIN
     ptx::fence_async_proxy();  // read by the copy engine of other SMs
-    PROBE_END(at.shared, 7)
 }
 
 // The row of a token that a task's results go to, at the warpgroup's first column.
@@ -211,15 +209,15 @@ __device__ __forceinline__ std::uint16_t* result_row(const EpilogueTask<kMaxRows
            column;
 }
 
-// Second GEMM: the warpgroup's 64 columns of each row as bf16 straight to the row's owner, 128 bytes
-// a row, two columns a lane.
+// Second GEMM: the warpgroup's 64 columns of each row as bf16 straight to the row's owner, 128
+// bytes a row, two columns a lane.
 template <std::uint32_t kMaxRows>
 __device__ __forceinline__ void finish_second(const EpilogueTask<kMaxRows>& at) {
     const std::uint32_t column = 2 * at.lane();
     const RowTerms terms[2] = {row_terms(at, column), row_terms(at, column + 1)};
     const bool has_bias = at.task.matrix.bias != nullptr;
     const bool weigh = at.routed() && at.gpu.weight_placement == WeightPlacement::kAfterSecondGemm;
-    if (aborted(&at.shared->abort)) return;
+    if (aborted(&at.shared->abort)) return;  // origins may be anything
 #pragma unroll 1
     for (std::uint32_t token = at.me.warp; token < at.task.rows; token += 4) {
         const ptx::Floats2 sums = ptx::load_shared_floats(at.sum(token, column));

@@ -48,12 +48,7 @@ inline constexpr std::uint32_t kWeightStages = 3;  // 104 KB; more in flight mak
 inline constexpr std::uint32_t kTaskSlots = 3;     // one copied, one multiplied, one finished
 // Pairs that the token warp still has to copy when it asks for the next ticket. Earlier would take
 // tasks away from idle CTAs, later would expose the ticket's latency (about 2 us).
-inline constexpr std::uint32_t kTicketAhead =
-#ifdef EXP_AHEAD
-    EXP_AHEAD;
-#else
-    1;
-#endif
+inline constexpr std::uint32_t kTicketAhead = 1;
 inline constexpr std::uint32_t kMathBarrier = 1;       // named barrier of the math threads
 inline constexpr std::uint32_t kWarpgroupBarrier = 2;  // and of warpgroup 0, 1, 2, 3
 inline constexpr std::uint32_t kTileColumns = 256;     // packed rows of a task: 4 tiles of 64
@@ -75,11 +70,7 @@ struct GpuTask {
 // Shared memory of a CTA; kMaxRows = rows of the largest block it can take.
 template <std::uint32_t kMaxRows>
 struct alignas(1024) SharedStorage {
-#ifdef EXP_TSTAGES
-    static constexpr std::uint32_t kTokenStages = EXP_TSTAGES;
-#else
     static constexpr std::uint32_t kTokenStages = kMaxRows <= 32 ? 6 : 3;
-#endif
 
     // Groups of 8 swizzled rows, 1024 bytes each.
     std::uint8_t tokens[kTokenStages][kPair][kMaxRows * 128];
@@ -102,20 +93,7 @@ struct alignas(1024) SharedStorage {
     std::uint64_t may_store[kTaskSlots];  // first GEMM: the place's last activations are read
     std::uint64_t ticket_wanted;
     std::uint32_t abort;
-#ifdef EXP_PROBE
-    std::uint32_t probe[16][8];
-#endif
 };
-#ifdef EXP_PROBE
-static __device__ std::uint32_t g_probe[132 * 16 * 8];
-#define PROBE_BEGIN const std::uint32_t probe_t0 = static_cast<std::uint32_t>(clock());
-#define PROBE_END(sh, cat)                                                                   \
-    if (threadIdx.x % 32 == 0)                                                               \
-        (sh)->probe[threadIdx.x / 32][cat] += static_cast<std::uint32_t>(clock()) - probe_t0;
-#else
-#define PROBE_BEGIN
-#define PROBE_END(sh, cat)
-#endif
 
 // A place in a ring of kStages and its phase.
 template <std::uint32_t kStages>

@@ -2,9 +2,9 @@
 //
 // Per chunk of 128 of K: weights out of shared memory into registers, decoded to E5M2; four wgmma
 // (one chain); the chain's sum times the token's activation scale is added to the FP32
-// accumulators by one fma, in K order. While a chain runs the warp decodes the next chunk, as far as
-// the registers go. Which N a block has does not change any sum's bits.
-// With UE8M0 activations, and with the shared expert's K32 grids, each wgmma is a chain of its own.
+// accumulators by one fma, in K order. While a chain runs the warp decodes the next chunk, as far
+// as the registers go. Which N a block has does not change any sum's bits. With UE8M0 activations,
+// and with the shared expert's K32 grids, each wgmma is a chain of its own.
 #pragma once
 
 #include <cstdint>
@@ -184,10 +184,8 @@ struct MathRings {
     MathCursors<kMaxRows>* cursors;
 
     __device__ __forceinline__ void wait_tokens() const {
-        PROBE_BEGIN
         wait_phase(&shared->token_full[cursors->tokens.stage], cursors->tokens.phase,
                    &shared->abort);
-        PROBE_END(shared, 2)
     }
     // Reads end before the arrival; the copy engine refills after it. No proxy fence is needed for
     // that order: the arrival releases the reads to the copying thread.
@@ -199,13 +197,8 @@ struct MathRings {
         cursors->tokens.advance();
     }
     __device__ __forceinline__ void wait_weights() const {
-#ifdef EXP_NOWEIGHTS
-        return;
-#endif
-        PROBE_BEGIN
         wait_phase(&shared->weight_full[me.warpgroup][cursors->weights.stage],
                    cursors->weights.phase, &shared->abort);
-        PROBE_END(shared, 1)
     }
     __device__ __forceinline__ void release_weights() const {
         ptx::warp_barrier();
@@ -230,12 +223,7 @@ struct MathRings {
 };
 
 // Most tokens for which a chunk is decoded while the last one's chain runs.
-inline constexpr std::uint32_t kAheadTokens =
-#ifdef EXP_AHEADTOK
-    EXP_AHEADTOK;
-#else
-    40;
-#endif
+inline constexpr std::uint32_t kAheadTokens = 40;
 
 // FP4 with row factors, FP32 activation scales: all of K for one task. sum (kN / 2): rows g and
 // g + 8 of this thread's slab, see ptx/wgmma.cuh. At most kAheadTokens.
@@ -245,15 +233,6 @@ __device__ __forceinline__ void run_main_loop(const MathRings<kMaxRows>& rings,
     const MathThread& me = rings.me;
     const std::uint32_t pairs = chunks / kPair;
     const bool odd = chunks % kPair != 0;
-#ifdef EXP_COPYONLY
-    for (std::uint32_t pair = 0; pair < (chunks + 1) / 2; ++pair) {
-        rings.wait_weights();
-        rings.release_weights();
-        rings.wait_tokens();
-        rings.release_tokens();
-    }
-    return;
-#endif
     ChunkOperands even_operands;
     ChunkOperands odd_operands;
     rings.wait_weights();

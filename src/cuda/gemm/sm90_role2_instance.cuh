@@ -1,7 +1,6 @@
 // The kernel of one instance of role 2 and its launch; included by the instances' .cu files only.
 #pragma once
 
-#include <cstdio>
 #include "cuda/device/prepare_kernel.cuh"
 #include "cuda/device/unit_times.cuh"
 #include "cuda/gemm/sm90_role2_gemm.cuh"
@@ -28,19 +27,6 @@ cudaError_t prepare_role2_instance() {
 
 template <bool kK32, std::uint32_t kMaxRows>
 cudaError_t launch_role2_instance(const device::GpuLaunch& launch, cudaStream_t stream) {
-#ifdef EXP_PROBE
-    static int count = 0;
-    if (count++ % 41 == 40 && !kK32) {
-        static std::uint32_t host[132 * 128];
-        cudaMemcpyFromSymbol(host, g_probe, sizeof(host));
-        for (int cta : {3, 77}) {
-            for (int w : {0, 9}) {
-                printf("  probe cta %d warp %d: task %u weights %u tokens %u loop %u first %u second %u bar %u fence %u\n", cta, w,
-                   host[cta*128+w*8], host[cta*128+w*8+1], host[cta*128+w*8+2], host[cta*128+w*8+3], host[cta*128+w*8+4], host[cta*128+w*8+5], host[cta*128+w*8+6], host[cta*128+w*8+7]);
-            }
-        }
-    }
-#endif
     constexpr std::size_t kBytes = device::one_cta_per_sm(sizeof(SharedStorage<kMaxRows>));
     return device::launch_kernel(&role2_kernel<kK32, kMaxRows>,
                                  {launch.memory.plan.compute_units, kThreads, kBytes}, launch,
