@@ -41,11 +41,13 @@ __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// B's descriptor: rows of 128 bytes (K128 of one token), 128-byte swizzle, 8 rows a group.
-// Adding 2 to it moves on by 32 bytes (one K step).
-__device__ __forceinline__ std::uint64_t wgmma_descriptor(std::uint32_t shared_address) {
-    return std::uint64_t{(shared_address & 0x3FFFF) >> 4} | std::uint64_t{1} << 16 |
-           std::uint64_t{1024 >> 4} << 32 | std::uint64_t{1} << 62;
+// B's descriptor: rows of 128 bytes (K128 of one token), 128-byte swizzle, 8 rows a group. The low
+// half holds the address; adding 2 to it moves on by 32 bytes (one K step).
+__device__ __forceinline__ std::uint32_t wgmma_descriptor_low(std::uint32_t shared_address) {
+    return (shared_address & 0x3FFFF) >> 4 | 1U << 16;
+}
+__device__ __forceinline__ std::uint64_t wgmma_descriptor(std::uint32_t low) {
+    return std::uint64_t{1U << 30 | 1024 >> 4} << 32 | low;
 }
 
 // Keeps registers that a wgmma in flight still reads from being written before the wait.

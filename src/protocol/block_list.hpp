@@ -26,7 +26,10 @@ GCMOE_HD inline Block block_at(const layout::RankMemory& memory, const Launch& l
     block.sequence = launch.s0 + index;
     block.index = index;
     block.place = static_cast<std::uint32_t>(block.sequence & (ring_blocks - 1));
-    block.lap = static_cast<std::uint32_t>(block.sequence / ring_blocks);
+    // A GPU divides 32 bits several times as fast as 64.
+    block.lap = block.sequence <= 0xFFFFFFFFULL
+                    ? static_cast<std::uint32_t>(block.sequence) / ring_blocks
+                    : static_cast<std::uint32_t>(block.sequence / ring_blocks);
     return block;
 }
 

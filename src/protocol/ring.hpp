@@ -98,10 +98,10 @@ struct ActivationRing {
         return wait_for<M, M>(memory, launch, ring_site(Signal::kL2Empty, block, target),
                               memory.l2_empty_count(block.place), judge);
     }
-    // Second GEMM: chunk `chunk_idx` may be read (R18, R19). `ready`: bits of the block's chunks that
-    // this thread has already acquired in this task, 0 before the first wait; a chunk among them is
-    // not looked at again. That holds for the whole task: the bits flip back only in the next lap,
-    // which waits for this task's release (R15).
+    // Second GEMM: chunk `chunk_idx` may be read (R18, R19). `ready`: bits of the block's chunks
+    // that this thread has already acquired in this task, 0 before the first wait; a chunk among
+    // them is not looked at again. That holds for the whole task: the bits flip back only in the
+    // next lap, which waits for this task's release (R15).
     [[nodiscard]] static GCMOE_HD bool consumer_wait(const layout::RankMemory& memory,
                                                      const Launch& launch, const Block& block,
                                                      std::uint32_t chunk_idx,

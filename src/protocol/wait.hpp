@@ -2,9 +2,9 @@
 // polls, and on expiry leaves a stall report, tells all peers and returns false. Nobody traps; all
 // units leave.
 //
-// Ordering: polls are relaxed; a true return has ended with an acquire load of the awaited word, so
-// that everything its releaser wrote before is visible. No stand-alone fences (ThreadSanitizer
-// cannot see them).
+// Ordering: polls are relaxed (the first one may acquire); a true return has ended with an acquire
+// load of the awaited word, so that everything its releaser wrote before is visible. No stand-alone
+// fences (ThreadSanitizer cannot see them).
 #pragma once
 
 #include <cstdint>
@@ -106,6 +106,17 @@ GCMOE_HD void report_peer_fault(const layout::RankMemory& memory, const Launch& 
     report_stall<M>(memory, launch, fault, StallCause::kPeerFault, word, waited_ns);
 }
 
+// True where a policy wants the first look at a word to acquire: where most words are ready by then
+// and a second round trip would be all that the wait costs.
+template <class Scope>
+GCMOE_HD constexpr bool first_look_acquires() {
+    if constexpr (requires { Scope::kFirstLookAcquires; }) {
+        return Scope::kFirstLookAcquires;
+    } else {
+        return false;
+    }
+}
+
 // Polls `word` with the accesses of `Scope` until `judge(value)` says kReady. `seen` gets that
 // value. Returns false after the deadline, a peer's fault, or a value that judge calls corrupt.
 template <SignalMemory M, ScopedSignals Scope, class Word, class Judge>
@@ -116,13 +127,16 @@ template <SignalMemory M, ScopedSignals Scope, class Word, class Judge>
     const std::uint64_t limit_ns = launch.limit_ns + (site.behind_counts ? launch.limit_ns / 8 : 0);
     std::uint64_t start_ns = 0;
     for (std::uint32_t polls = 0;; ++polls) {
-        Word value = Scope::load_relaxed(word);
+        const bool first = first_look_acquires<Scope>() && polls == 0;
+        Word value = first ? Scope::load_acquire(word) : Scope::load_relaxed(word);
         Seen verdict = judge(value);
-        if (verdict == Seen::kReady) {
+        if (verdict == Seen::kReady && !first) {
             value = Scope::load_acquire(word);
             verdict = judge(value);
+        }
+        if (verdict == Seen::kReady) {
             if (seen != nullptr) *seen = value;
-            if (verdict == Seen::kReady) return true;
+            return true;
         }
         if (verdict == Seen::kCorrupt) {
             report_stall<M>(memory, launch, site, StallCause::kCorrupt, value, 0);

@@ -75,7 +75,7 @@ GpuRanks::GpuRanks(const GpuCase& gpu_case) : case_(gpu_case) {
     must(Group::in_process(shape.num_ranks, {}, &group_));
     OperatorOptions options;
     options.max_tokens = case_.num_tokens;
-    options.capture = true;
+    options.capture = case_.capture;
     options.poison = true;
     options.plans.resize(1);
     options.plans[0].row_block = case_.row_block;

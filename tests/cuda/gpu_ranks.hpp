@@ -27,6 +27,7 @@ struct GpuCase {
     int dispatch_units = 2;
     int compute_units = 14;
     int lead_blocks = 0;  // 0: the plan's default
+    bool capture = true;
 };
 
 // Microseconds of one launch of a rank's roles, first CTA's begin to last CTA's end.

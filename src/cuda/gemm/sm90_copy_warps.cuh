@@ -1,4 +1,4 @@
-// The copy warps of role 2: one for tokens, with the waits for the ring's signals, two for weights.
+// The copy warps of role 2: one for tokens, with the waits for the ring's signals, one for weights.
 // They run ahead of the math, into the next task as soon as it is handed out.
 #pragma once
 
@@ -6,6 +6,7 @@
 
 #include "base/math.hpp"
 #include "cuda/gemm/sm90_frame.cuh"
+#include "cuda/ptx/math.cuh"
 #include "protocol/ring.hpp"
 #include "protocol/shared_ready.hpp"
 
@@ -19,40 +20,34 @@ struct TokenWarp {
     SharedStorage<kMaxRows>* shared;
     RingCursor<SharedStorage<kMaxRows>::kTokenStages> tokens;
     RingCursor<kTaskSlots> slots;
-    std::uint64_t ready = 0;  // chunks of the current second-GEMM task that lane 0 has acquired
-
     [[nodiscard]] __device__ __forceinline__ std::uint32_t lane() const {
         return ptx::thread_idx() % 32;
     }
 
-    // Lane 0: waits until `count` chunks from `chunk` on of the task's rows may be read.
-    __device__ __forceinline__ bool wait_chunks(const GpuTask& task, std::uint32_t chunk,
-                                                std::uint32_t count) {
-        const layout::RankMemory& memory = gpu.memory;
-        const protocol::Block block = protocol::block_at(memory, launch, task.block);
-        bool ok = true;
-        bool acquired = chunk == 0;
-        if (task.kind == schedule::TaskKind::kFirstGemm && chunk == 0) {
-            ok = protocol::TokenRing<GpuMemory>::consumer_wait(memory, launch, block);
-        }
+    // One lane: the block's rows may be read; of the second GEMM only what wait_mask says.
+    __device__ __forceinline__ bool wait_rows(const GpuTask& task, const protocol::Block& block) {
         if (task.kind == schedule::TaskKind::kSecondGemm) {
-            using Ring = protocol::ActivationRing<GpuMemory>;
-            const std::uint64_t before = ready;
-            ok = chunk != 0 || Ring::consumer_acquire(memory, launch, block);
-            for (std::uint32_t i = 0; i < count; ++i) {
-                ok = ok && Ring::consumer_wait(memory, launch, block, chunk + i, &ready);
-            }
-            acquired = acquired || ready != before;
+            return protocol::ActivationRing<GpuMemory>::consumer_acquire(gpu.memory, launch, block);
         }
-        if (task.kind == schedule::TaskKind::kSharedSecond && chunk == 0) {
-            ok = protocol::wait_shared<GpuMemory>(memory, launch, task.block);
-        }
-        // Acquired rows are read by the copy engine, at this thread's word.
-        if (acquired) ptx::fence_async_proxy();
+        const bool ok = protocol::TokenRing<GpuMemory>::consumer_wait(gpu.memory, launch, block);
+        ptx::fence_async_proxy();  // acquired rows are read by the copy engine
         return ok;
     }
 
-    // Lane 0, with a task's first pair: the block's origins (weights, destinations) and the row
+    // One lane, second GEMM: chunks `chunk` .. `end` - 1 may be read. `ready`: those acquired so
+    // far.
+    __device__ __forceinline__ bool wait_mask(const protocol::Block& block, std::uint32_t chunk,
+                                              std::uint32_t end, std::uint64_t* ready) {
+        const std::uint64_t before = *ready;
+        for (; chunk < end; ++chunk) {
+            using Ring = protocol::ActivationRing<GpuMemory>;
+            if (!Ring::consumer_wait(gpu.memory, launch, block, chunk, ready)) return false;
+        }
+        if (*ready != before) ptx::fence_async_proxy();  // as above
+        return true;
+    }
+
+    // One lane, with a task's first pair: the block's origins (weights, destinations) and the row
     // factors of the task's rows.
     __device__ __forceinline__ void load_task_rows(const GpuTask& task, std::uint64_t* full) {
         const layout::RankMemory& memory = gpu.memory;
@@ -72,22 +67,45 @@ struct TokenWarp {
         }
     }
 
-    // Lane 0: the ring keeps a chunk as the tensor core reads it, so one bulk copy moves it.
-    __device__ __forceinline__ void load_ring_chunks(const GpuTask& task, std::uint32_t chunk,
-                                                     std::uint32_t count) {
+    // One lane: a task's pairs of chunks. The ring keeps a chunk as the tensor core reads it, so
+    // one bulk copy moves it. One lane feeds the whole CTA beside 16 busy warps: whatever can be
+    // worked out once a task must not be in the loop.
+    __device__ __forceinline__ bool feed_ring(const GpuTask& task, bool* asked) {
         const layout::RankMemory& memory = gpu.memory;
-        const layout::ChunkedRows rows =
-            task.kind == schedule::TaskKind::kFirstGemm ? memory.ring_x() : memory.ring_act();
+        const bool second = task.kind == schedule::TaskKind::kSecondGemm;
+        const protocol::Block block = protocol::block_at(memory, launch, task.block);
+        const layout::ChunkedRows rows = second ? memory.ring_act() : memory.ring_x();
+        const std::uint8_t* codes = rows.chunk(block.place, 0);
+        const std::uint32_t* scales = rows.scale(block.place, 0);
+        const std::uint32_t chunks = task.chunks;
         const std::uint32_t padded = round_up(task.rows, 8U);
-        std::uint64_t* full = &shared->token_full[tokens.stage];
-        if (chunk == 0) load_task_rows(task, full);
-        ptx::mbarrier_arrive_expect(full, count * padded * 132);
-        for (std::uint32_t i = 0; i < count; ++i) {
-            ptx::bulk_load(shared->tokens[tokens.stage][i], rows.chunk(task.place, chunk + i),
-                           padded * 128, full);
-            ptx::bulk_load(shared->token_scales[tokens.stage][i],
-                           rows.scale(task.place, chunk + i), padded * 4, full);
+        if (!wait_rows(task, block)) return false;
+        std::uint64_t ready = 0;
+        for (std::uint32_t chunk = 0; chunk < chunks; chunk += kPair) {
+            const std::uint32_t end = chunk + kPair < chunks ? chunk + kPair : chunks;
+            if (!*asked && chunk + kPair * kTicketAhead >= chunks) {
+                *asked = true;
+                ptx::mbarrier_arrive(&shared->ticket_wanted);
+            }
+            if (second && !wait_mask(block, chunk, end, &ready)) return false;
+            const std::uint32_t stage = tokens.stage;
+            if (!wait_phase(&shared->token_empty[stage], tokens.phase ^ 1, &shared->abort)) {
+                return false;
+            }
+            std::uint64_t* full = &shared->token_full[stage];
+            if (chunk == 0) load_task_rows(task, full);
+            ptx::mbarrier_arrive_expect(full, (end - chunk) * padded * 132);
+#pragma unroll
+            for (std::uint32_t i = 0; i < kPair; ++i) {
+                if (chunk + i >= end) break;
+                ptx::bulk_load(shared->tokens[stage][i], codes, padded * 128, full);
+                ptx::bulk_load(shared->token_scales[stage][i], scales, padded * 4, full);
+                codes += rows.row_block * 128;
+                scales += rows.row_block;
+            }
+            tokens.advance();
         }
+        return true;
     }
 
     // Whole warp, shared expert: rows stand in natural order in x or shared_act; the warp swizzles
@@ -121,35 +139,23 @@ struct TokenWarp {
         }
     }
 
-    // Whole warp: one pair of chunks (or the last chunk alone). False: gave up.
-    __device__ __forceinline__ bool load_pair(const GpuTask& task, std::uint32_t pair) {
-        const std::uint32_t chunk = pair * kPair;
-        const std::uint32_t count = task.chunks - chunk < kPair ? task.chunks - chunk : kPair;
+    // Whole warp: a task of the shared expert.
+    __device__ __forceinline__ bool feed_own(const GpuTask& task) {
         std::uint32_t ok = 1;
-        if (lane() == 0) ok = wait_chunks(task, chunk, count) ? 1 : 0;
-        if (ptx::shuffle(ok, 0) == 0) {
-            shared->abort = 1;
-            return false;
+        if (lane() == 0 && task.kind == schedule::TaskKind::kSharedSecond) {
+            ok = protocol::wait_shared<GpuMemory>(gpu.memory, launch, task.block) ? 1 : 0;
         }
-        wait_phase(&shared->token_empty[tokens.stage], tokens.phase ^ 1, &shared->abort);
-        if (is_shared(task.kind)) {
-            for (std::uint32_t i = 0; i < count; ++i) load_own_chunk(task, chunk + i, i);
+        if (ptx::shuffle(ok, 0) == 0) return false;
+        for (std::uint32_t chunk = 0; chunk < task.chunks; chunk += kPair) {
+            const std::uint32_t stage = tokens.stage;
+            wait_phase(&shared->token_empty[stage], tokens.phase ^ 1, &shared->abort);
+            for (std::uint32_t i = 0; i < kPair && chunk + i < task.chunks; ++i) {
+                load_own_chunk(task, chunk + i, i);
+            }
             ptx::fence_async_proxy_shared();
             ptx::warp_barrier();
-            if (lane() == 0) ptx::mbarrier_arrive(&shared->token_full[tokens.stage]);
-        } else if (lane() == 0 && !aborted(&shared->abort)) {
-            load_ring_chunks(task, chunk, count);
-        }
-        ptx::warp_barrier();
-        tokens.advance();
-        return true;
-    }
-
-    // Pairs `first` .. `end` - 1 of a task.
-    __device__ __forceinline__ bool load_pairs(const GpuTask& task, std::uint32_t first,
-                                               std::uint32_t end) {
-        for (std::uint32_t pair = first; pair < end; ++pair) {
-            if (!load_pair(task, pair)) return false;
+            if (lane() == 0) ptx::mbarrier_arrive(&shared->token_full[stage]);
+            tokens.advance();
         }
         return true;
     }
@@ -159,61 +165,71 @@ struct TokenWarp {
             wait_phase(&shared->task_full[slots.stage], slots.phase);
             const GpuTask& task = shared->tasks[slots.stage];
             if (task.is_end != 0) return;
-            ready = 0;
-            const std::uint32_t pairs = ceil_div(task.chunks, kPair);
-            const std::uint32_t early = pairs > kTicketAhead ? pairs - kTicketAhead : 0;
-            const bool ok = load_pairs(task, 0, early);
-            if (lane() == 0) ptx::mbarrier_arrive(&shared->ticket_wanted);
-            if (ok) load_pairs(task, early, pairs);
-            if (lane() == 0) ptx::mbarrier_arrive(&shared->task_done[slots.stage]);
+            bool ok = true;
+            bool asked = false;
+            const bool leader = ptx::elect_one();
+            if (is_shared(task.kind)) {
+                ok = feed_own(task);
+            } else if (leader) {
+                ok = feed_ring(task, &asked);
+            }
+            if (!ok) shared->abort = 1;
+            if (leader) {
+                if (!asked) ptx::mbarrier_arrive(&shared->ticket_wanted);
+                ptx::mbarrier_arrive(&shared->task_done[slots.stage]);
+            }
+            const auto from = static_cast<int>(ptx::first_bit(ptx::ballot(leader)));
+            tokens.stage = ptx::shuffle(tokens.stage, from);
+            tokens.phase = ptx::shuffle(tokens.phase, from);
             slots.advance();
         }
     }
 };
 
-// A weight warp's lane 0: streams the tiles of warpgroups kFirst .. kFirst + kCount - 1, in order
-// of use, through their rings. A warpgroup past the matrix's last tile gets nothing, and its ring
-// stands.
-template <std::uint32_t kFirst, std::uint32_t kCount, std::uint32_t kMaxRows>
-struct WeightLane {
+// The weight warp: lane i streams the tiles of warpgroup i through its ring, in order of use. The
+// lanes go in step, so that their waits and barriers are one instruction each. A warpgroup past the
+// matrix's last tile gets nothing, and its ring stands.
+template <std::uint32_t kMaxRows>
+struct WeightWarp {
     SharedStorage<kMaxRows>* shared;
     std::uint64_t policy;
-    RingCursor<kWeightStages> stages[kCount];
+    RingCursor<kWeightStages> stages;
 
-    __device__ __forceinline__ void load_task(const GpuTask& task) {
+    // One lane of a warpgroup that has a tile.
+    __device__ __forceinline__ void load_task(const GpuTask& task, std::uint32_t group) {
         const std::uint32_t chunks = task.chunks;
+        const std::uint32_t tile_bytes = chunks * layout::kFp4TileBytes;  // of a 64-row group
+        const std::uint8_t* from =
+            task.matrix.tiles + std::uint64_t{row_tile_of(task, group)} * tile_bytes;
         for (std::uint32_t chunk = 0; chunk < chunks; chunk += kPair) {
             const std::uint32_t bytes =
-                (chunks - chunk < kPair ? chunks - chunk : kPair) * layout::kFp4TileBytes;
-#pragma unroll
-            for (std::uint32_t i = 0; i < kCount; ++i) {
-                const std::uint32_t group = kFirst + i;
-                const std::uint32_t tile = row_tile_of(task, group);
-                if (tile >= task.row_tiles) continue;
-                const std::uint32_t stage = stages[i].stage;
-                wait_phase(&shared->weight_empty[group][stage], stages[i].phase ^ 1,
-                           &shared->abort);
-                if (aborted(&shared->abort)) return;
-                std::uint64_t* full = &shared->weight_full[group][stage];
-                ptx::mbarrier_arrive_expect(full, bytes);
-                const std::uint64_t at =
-                    (std::uint64_t{tile} * chunks + chunk) * layout::kFp4TileBytes;
-                ptx::bulk_load_once(shared->weights[group][stage], task.matrix.tiles + at, bytes,
-                                    full, policy);
-                stages[i].advance();
+                chunk + kPair <= chunks ? kPair * layout::kFp4TileBytes : layout::kFp4TileBytes;
+            if (!wait_phase(&shared->weight_empty[group][stages.stage], stages.phase ^ 1,
+                            &shared->abort)) {
+                return;
             }
+            std::uint64_t* full = &shared->weight_full[group][stages.stage];
+            ptx::mbarrier_arrive_expect(full, bytes);
+            ptx::bulk_load_once(shared->weights[group][stages.stage], from, bytes, full, policy);
+            stages.advance();
+            from += bytes;
         }
     }
 
     __device__ __forceinline__ void run() {
+        const std::uint32_t group = ptx::thread_idx() % 32;
         RingCursor<kTaskSlots> slots;
         for (;;) {
             wait_phase(&shared->task_full[slots.stage], slots.phase);
             const GpuTask& task = shared->tasks[slots.stage];
             if (task.is_end != 0) return;
             // The shared expert's FP8 weights go straight to registers.
-            if (!is_shared(task.kind) && !aborted(&shared->abort)) load_task(task);
-            ptx::mbarrier_arrive(&shared->task_done[slots.stage]);
+            const bool has_tile = group < kWarpgroups && row_tile_of(task, group) < task.row_tiles;
+            if (has_tile && !is_shared(task.kind) && !aborted(&shared->abort)) {
+                load_task(task, group);
+            }
+            ptx::warp_barrier();
+            if (group == 0) ptx::mbarrier_arrive(&shared->task_done[slots.stage]);
             slots.advance();
         }
     }

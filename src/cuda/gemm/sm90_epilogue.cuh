@@ -1,15 +1,15 @@
 // Epilogues of role 2: SwiGLU with requantisation, and results to the owners of the tokens.
 //
-// Column of a thread in a first-GEMM task: 32 * warpgroup + 8 * warp + g, gate and up in the same
-// thread; tokens 8 t + 2 q and + 1 of each N tile t. One barrier of all math threads per first-GEMM
-// task (the amax over its 128 columns); otherwise warpgroups go their own way, and a warp that has
-// stored arrives at task_done. The task warp signals.
+// A warpgroup's sums stand in shared memory as (rows, 64) floats; a warp takes every fourth token,
+// and its lanes take the columns. So the work follows the live rows, not N, and there is one copy
+// of this code: instructions that are not in the cache yet cost an SM about 5 us. One barrier of
+// all math threads per first-GEMM task (the amax over its 128 columns); otherwise warpgroups go
+// their own way. A warp that has stored arrives at task_done, and the finish warp signals.
 #pragma once
 
 #include <cstdint>
 
 #include "cuda/gemm/sm90_math.cuh"
-#include "numerics/bf16.hpp"
 #include "numerics/quantise.hpp"
 #include "numerics/swiglu.hpp"
 
@@ -36,75 +36,72 @@ struct EpilogueTask {
         return (from.rank * gpu.memory.heap.max_slots() + from.slot) * gpu.memory.inter_chunks +
                task.index;
     }
-    // Nobody reads the warpgroup's results of the last task any more; or: they are all written.
+    // Row of the shared expert's activations.
+    [[nodiscard]] __device__ __forceinline__ std::uint64_t shared_chunk(std::uint32_t row) const {
+        const std::uint64_t token = task.block * gpu.memory.plan.row_block + row;
+        return token * gpu.memory.shared_chunks + task.index;
+    }
+    // The warpgroup's sum of a token and a row of its tile; the order keeps the accumulators'
+    // stores free of bank conflicts and pairs of rows together.
+    [[nodiscard]] __device__ __forceinline__ float* sum(std::uint32_t token,
+                                                        std::uint32_t row) const {
+        return &shared->sums[me.warpgroup][token][row ^ 8 * (token / 2 % 4)];
+    }
     __device__ __forceinline__ void warpgroup_barrier() const {
         ptx::named_barrier(kWarpgroupBarrier + me.warpgroup, 128);
     }
 };
 
-// Factor and bias of this thread's two rows; FP8 and chunk-form weights carry theirs already.
-template <std::uint32_t kMaxRows>
-__device__ __forceinline__ void load_row_terms(const EpilogueTask<kMaxRows>& at, float* factor,
-                                               float* bias) {
-    const GpuMatrix& matrix = at.task.matrix;
-#pragma unroll
-    for (std::uint32_t half = 0; half < 2; ++half) {
-        const std::uint32_t row = 64 * at.me.warpgroup + at.me.row(half);
-        factor[half] = matrix.row_factors != nullptr ? at.shared->row_factors[at.slot][row] : 1.0F;
-        bias[half] = matrix.bias != nullptr ? matrix.bias[at.task.index * kTileColumns + row] : 0.0F;
-    }
-}
-
-// sum (kN / 2) -> h (kN / 4): activated, weighted columns of this thread, and their maxima over the
-// warp's 8 columns into shared->amax. Magnitudes are compared as bits: NaN is the largest.
+// This thread's accumulators (kN / 2) to the warpgroup's sums.
 template <std::uint32_t kN, std::uint32_t kMaxRows>
-__device__ __forceinline__ void activate(const EpilogueTask<kMaxRows>& at, const float* sum,
-                                         float* h) {
-    float factor[2];
-    float bias[2];
-    load_row_terms(at, factor, bias);
-    const bool weigh =
-        at.routed() && at.gpu.weight_placement == WeightPlacement::kBeforeRequantise;
-    std::uint32_t* amax_of = at.shared->amax[at.slot][4 * at.me.warpgroup + at.me.warp];
+__device__ __forceinline__ void stage_sums(const EpilogueTask<kMaxRows>& at, const float* sum) {
 #pragma unroll
-    for (std::uint32_t i = 0; i < kN / 4; ++i) {
-        const std::uint32_t token = 8 * (i / 2) + 2 * at.me.q + i % 2;
-        const float gate = sum[4 * (i / 2) + i % 2] * factor[0] + bias[0];
-        const float up = sum[4 * (i / 2) + 2 + i % 2] * factor[1] + bias[1];
-        float value = numerics::swiglu(gate, up, at.gpu.activation);
-        if (weigh) value *= at.origin(token).weight;
-        h[i] = value;
-        std::uint32_t amax = numerics::float_to_bits(numerics::abs(value));
-#pragma unroll
-        for (const int distance : {4, 8, 16}) {
-            const std::uint32_t other = ptx::shuffle_xor(amax, distance);
-            amax = amax < other ? other : amax;
-        }
-        if (at.me.g == 0) amax_of[token] = amax;
+    for (std::uint32_t i = 0; i < kN / 2; ++i) {
+        *at.sum(8 * (i / 4) + 2 * at.me.q + i % 2, at.me.row(i / 2 % 2)) = sum[i];
     }
 }
 
-// Scale of the token `token` over the columns of its group: the task's 128 (FP32), or the
-// warpgroup's 32 (UE8M0). `word`: the scale's bits, or its code.
+// Factor and bias of a row of the warpgroup's tile; FP8 and chunk-form weights carry theirs
+// already.
+struct RowTerms {
+    float factor;
+    float bias;
+};
+
+template <std::uint32_t kMaxRows>
+__device__ __forceinline__ RowTerms row_terms(const EpilogueTask<kMaxRows>& at, std::uint32_t row) {
+    const GpuMatrix& matrix = at.task.matrix;
+    const std::uint32_t in_task = 64 * at.me.warpgroup + row;
+    return {matrix.row_factors != nullptr ? at.shared->row_factors[at.slot][in_task] : 1.0F,
+            matrix.bias != nullptr ? matrix.bias[at.task.index * kTileColumns + in_task] : 0.0F};
+}
+
+// Packed row of the lane's column: gate; the up stands 8 rows further.
+template <std::uint32_t kMaxRows>
+__device__ __forceinline__ std::uint32_t gate_row(const EpilogueTask<kMaxRows>& at) {
+    return 16 * (at.lane() / 8) + at.lane() % 8;
+}
+
+// Sums -> activated, weighted columns in the place of the gates, and their maxima over the group's
+// columns (UE8M0: the warpgroup's 32, FP32: the task's 128) in shared->amax. Magnitudes are
+// compared as bits: NaN is the largest.
 template <bool kK32, std::uint32_t kMaxRows>
-__device__ __forceinline__ float scale_of(const EpilogueTask<kMaxRows>& at, std::uint32_t token,
-                                          std::uint32_t* word) {
-    constexpr std::uint32_t kWarps = kK32 ? 4 : kMathWarps;
-    const std::uint32_t first = kK32 ? 4 * at.me.warpgroup : 0;
-    std::uint32_t bits = 0;
-#pragma unroll
-    for (std::uint32_t w = 0; w < kWarps; ++w) {
-        const std::uint32_t other = at.shared->amax[at.slot][first + w][token];
-        bits = bits < other ? other : bits;
-    }
-    const float amax = numerics::bits_to_float(bits);
-    if constexpr (kK32) {
-        const std::uint8_t code = numerics::ue8m0_scale_code(amax);
-        *word = code;
-        return numerics::ue8m0_inverse(code);
-    } else {
-        *word = numerics::float_to_bits(numerics::fp32_scale(amax));
-        return numerics::fp32_inverse_scale(amax);
+__device__ __forceinline__ void activate(const EpilogueTask<kMaxRows>& at) {
+    const std::uint32_t row = gate_row(at);
+    const RowTerms gate = row_terms(at, row);
+    const RowTerms up = row_terms(at, row + 8);
+    const bool weigh = at.routed() && at.gpu.weight_placement == WeightPlacement::kBeforeRequantise;
+    std::uint32_t* amax_of = at.shared->amax[at.slot][kK32 ? at.me.warpgroup : 0];
+#pragma unroll 1
+    for (std::uint32_t token = at.me.warp; token < at.task.rows; token += 4) {
+        float* place = at.sum(token, row);
+        float value =
+            numerics::swiglu(*place * gate.factor + gate.bias,
+                             *at.sum(token, row + 8) * up.factor + up.bias, at.gpu.activation);
+        if (weigh) value *= at.origin(token).weight;
+        *place = value;
+        const std::uint32_t amax = ptx::warp_max(numerics::float_to_bits(numerics::abs(value)));
+        if (at.lane() == 0) ptx::shared_max(&amax_of[token], amax);
     }
 }
 
@@ -114,22 +111,19 @@ __device__ __forceinline__ std::uint32_t* scale_word(const EpilogueTask<kMaxRows
                                                      std::uint32_t row) {
     const layout::RankMemory& memory = at.gpu.memory;
     if (at.routed()) return memory.ring_act().scale(at.task.place, at.task.index) + row;
-    const std::uint64_t token = at.task.block * memory.plan.row_block + row;
-    return memory.at<std::uint32_t>(memory.local.shared_act_scale) + token * memory.shared_chunks +
-           at.task.index;
+    return memory.at<std::uint32_t>(memory.local.shared_act_scale) + at.shared_chunk(row);
 }
 
-// One warp a group stores it: FP32 words by warp 0 of the CTA, UE8M0 bytes by each warpgroup's.
+// Stores a row's scale: `value` is the FP32 word, or the code of this warpgroup's columns.
 template <bool kK32, std::uint32_t kMaxRows>
 __device__ __forceinline__ void store_scale(const EpilogueTask<kMaxRows>& at, std::uint32_t row,
-                                            std::uint32_t word) {
+                                            std::uint32_t value) {
     const layout::RankMemory& memory = at.gpu.memory;
-    if (at.me.warp != 0 || (!kK32 && at.me.warpgroup != 0) || row >= at.task.rows) return;
     const auto put = [&](std::uint32_t* to) {
         if constexpr (kK32) {
-            reinterpret_cast<std::uint8_t*>(to)[at.me.warpgroup] = static_cast<std::uint8_t>(word);
+            reinterpret_cast<std::uint8_t*>(to)[at.me.warpgroup] = static_cast<std::uint8_t>(value);
         } else {
-            *to = word;
+            *to = value;
         }
     };
     put(scale_word(at, row));
@@ -138,99 +132,65 @@ __device__ __forceinline__ void store_scale(const EpilogueTask<kMaxRows>& at, st
     }
 }
 
-// This warp's codes, (kN, 8) bytes in its part of the results buffer.
-template <std::uint32_t kMaxRows>
-__device__ __forceinline__ std::uint8_t* code_tile(const EpilogueTask<kMaxRows>& at) {
-    return reinterpret_cast<std::uint8_t*>(at.shared->results[at.me.warpgroup]) +
-           at.me.warp * kMaxRows * 8;
-}
-
-// h -> codes in the warp's tile, scales to the destination.
-template <std::uint32_t kN, bool kK32, std::uint32_t kMaxRows>
-__device__ __forceinline__ void quantise(const EpilogueTask<kMaxRows>& at, const float* h) {
-    std::uint8_t* tile = code_tile(at);
-#pragma unroll
-    for (std::uint32_t first = 0; first < kN; first += 32) {
-        const std::uint32_t row = first + at.lane();  // past kN: not used
-        std::uint32_t word = 0;
-        const float own = scale_of<kK32>(at, row < kN ? row : 0, &word);
-        store_scale<kK32>(at, row, word);
-#pragma unroll
-        for (std::uint32_t i = 0; i < kN / 4; ++i) {
-            if (8 * (i / 2) < first || 8 * (i / 2) >= first + 32) continue;
-            const std::uint32_t token = 8 * (i / 2) + 2 * at.me.q + i % 2;
-            const float inverse = ptx::shuffle(own, static_cast<int>(token - first));
-            tile[token * 8 + at.me.g] = numerics::e4m3_from_float(h[i] * inverse);
+// What a row is multiplied by before the cast. One lane a group stores the scale itself: of the CTA
+// (FP32), or of each warpgroup (UE8M0).
+template <bool kK32, std::uint32_t kMaxRows>
+__device__ __forceinline__ float scale_row(const EpilogueTask<kMaxRows>& at, std::uint32_t row) {
+    const std::uint32_t group = kK32 ? at.me.warpgroup : 0;
+    const float amax = numerics::bits_to_float(at.shared->amax[at.slot][group][row]);
+    const bool stores = at.lane() == 0 && (kK32 || at.me.warpgroup == 0);
+    if constexpr (kK32) {
+        const std::uint8_t code = numerics::ue8m0_scale_code(amax);
+        if (stores) store_scale<kK32>(at, row, code);
+        return numerics::ue8m0_inverse(code);
+    } else {
+        if (stores) {
+            store_scale<kK32>(at, row, numerics::float_to_bits(numerics::fp32_scale(amax)));
         }
+        return numerics::fp32_inverse_scale(amax);
     }
-    ptx::warp_barrier();
 }
 
-// The warp's codes to the ring (or shared_act), in words of 4 columns.
-template <std::uint32_t kMaxRows>
-__device__ __forceinline__ void store_codes(const EpilogueTask<kMaxRows>& at) {
+// Activated columns -> codes and scales in the ring, or the shared expert's activations.
+template <bool kK32, std::uint32_t kMaxRows>
+__device__ __forceinline__ void store_chunk(const EpilogueTask<kMaxRows>& at) {
     const layout::RankMemory& memory = at.gpu.memory;
-    const std::uint8_t* tile = code_tile(at);
-    for (std::uint32_t i = at.lane(); i < 2 * at.task.rows; i += 32) {
-        const std::uint32_t row = i / 2;
-        const std::uint32_t column = 32 * at.me.warpgroup + 8 * at.me.warp + 4 * (i % 2);
-        const std::uint32_t word = *reinterpret_cast<const std::uint32_t*>(tile + 4 * i);
-        if (!at.routed()) {
-            const std::uint64_t token = at.task.block * memory.plan.row_block + row;
-            const std::uint64_t chunk = token * memory.shared_chunks + at.task.index;
-            *reinterpret_cast<std::uint32_t*>(memory.at<std::uint8_t>(memory.local.shared_act) +
-                                              chunk * 128 + column) = word;
-            continue;
+    const std::uint32_t row = gate_row(at);
+    const std::uint32_t column = 32 * at.me.warpgroup + at.lane();
+    const int byte = layout::k_byte_position(at.gpu.order, static_cast<int>(column));
+    std::uint8_t* chunk = memory.ring_act().chunk(at.task.place, at.task.index);
+    const bool captures = at.routed() && memory.local.has_capture != 0;
+#pragma unroll 1
+    for (std::uint32_t token = at.me.warp; token < at.task.rows; token += 4) {
+        const float scaled = *at.sum(token, row) * scale_row<kK32>(at, token);
+        const auto code = static_cast<std::uint8_t>(ptx::e4m3_pair(scaled, 0.0F));
+        if (at.routed()) {
+            chunk[layout::ring_byte_offset(static_cast<int>(token), byte)] = code;
+        } else {
+            memory.at<std::uint8_t>(
+                memory.local.shared_act)[at.shared_chunk(token) * 128 + column] = code;
         }
-        const int byte = layout::k_byte_position(at.gpu.order, static_cast<int>(column));
-        std::uint8_t* chunk = memory.ring_act().chunk(at.task.place, at.task.index);
-        *reinterpret_cast<std::uint32_t*>(
-            chunk + layout::ring_byte_offset(static_cast<int>(row), byte)) = word;
-        if (memory.local.has_capture != 0) {
-            *reinterpret_cast<std::uint32_t*>(memory.at<std::uint8_t>(memory.local.capture_act) +
-                                              at.captured(row) * 128 + column) = word;
+        if (captures) {
+            memory.at<std::uint8_t>(memory.local.capture_act)[at.captured(token) * 128 + column] =
+                code;
         }
     }
 }
 
 // First GEMM: SwiGLU, weight, requantisation, one chunk to the second GEMM; with task 0 the origins
 // (R17).
-template <std::uint32_t kN, bool kK32, std::uint32_t kMaxRows>
-__device__ __forceinline__ void finish_first(const EpilogueTask<kMaxRows>& at, const float* sum) {
-    float h[kN / 4];
-    activate<kN>(at, sum, h);
+template <bool kK32, std::uint32_t kMaxRows>
+__device__ __forceinline__ void finish_first(const EpilogueTask<kMaxRows>& at) {
+    activate<kK32>(at);
     ptx::named_barrier(kMathBarrier, kMathThreads);
     wait_phase(&at.shared->may_store[at.slot], at.phase, &at.shared->abort);  // R15, R16
-    quantise<kN, kK32>(at, h);
-    store_codes(at);
+    if (aborted(&at.shared->abort)) return;  // origins may be anything
+    store_chunk<kK32>(at);
     if (at.routed() && at.task.index == 0 && at.me.warpgroup == 1 && at.me.warp == 0) {
         layout::Origin* to = at.gpu.memory.act_origins(at.task.place);
         for (std::uint32_t row = at.lane(); row < at.task.rows; row += 32) to[row] = at.origin(row);
     }
     ptx::fence_async_proxy();  // read by the copy engine of other SMs
-}
-
-// Second GEMM: results of this thread's two columns into the results buffer, as bf16.
-template <std::uint32_t kN, std::uint32_t kMaxRows>
-__device__ __forceinline__ void round_results(const EpilogueTask<kMaxRows>& at, const float* sum) {
-    float factor[2];
-    float bias[2];
-    load_row_terms(at, factor, bias);
-    const bool has_bias = at.task.matrix.bias != nullptr;
-    const bool weigh = at.routed() && at.gpu.weight_placement == WeightPlacement::kAfterSecondGemm;
-    std::uint16_t* results = at.shared->results[at.me.warpgroup];
-#pragma unroll
-    for (std::uint32_t i = 0; i < kN / 2; ++i) {
-        const std::uint32_t half = i / 2 % 2;
-        const std::uint32_t token = 8 * (i / 4) + 2 * at.me.q + i % 2;
-        float z = sum[i] * factor[half];
-        if (weigh) {
-            z = at.origin(token).weight * (z + bias[half]);
-        } else if (has_bias) {
-            z = z + at.origin(token).weight * bias[half];
-        }
-        results[token * kResultStride + at.me.row(half)] = numerics::bf16_from_float(z);
-    }
 }
 
 // The row of a token that a task's results go to, at the warpgroup's first column.
@@ -249,18 +209,30 @@ __device__ __forceinline__ std::uint16_t* result_row(const EpilogueTask<kMaxRows
            column;
 }
 
-// Second GEMM: the warpgroup's 64 columns of each row straight to the row's owner, 128 bytes a row.
-template <std::uint32_t kN, std::uint32_t kMaxRows>
-__device__ __forceinline__ void finish_second(const EpilogueTask<kMaxRows>& at, const float* sum) {
-    round_results<kN>(at, sum);
-    at.warpgroup_barrier();
-    if (aborted(&at.shared->abort)) return;  // no barrier follows
-    const std::uint16_t* results = at.shared->results[at.me.warpgroup];
-    for (std::uint32_t i = 32 * at.me.warp + at.lane(); i < at.task.rows * 8; i += 128) {
-        const std::uint32_t row = i / 8;
-        const std::uint32_t unit = i % 8;
-        reinterpret_cast<ptx::Words4*>(result_row(at, row))[unit] =
-            *reinterpret_cast<const ptx::Words4*>(&results[row * kResultStride + unit * 8]);
+// Second GEMM: the warpgroup's 64 columns of each row as bf16 straight to the row's owner, 128
+// bytes a row, two columns a lane.
+template <std::uint32_t kMaxRows>
+__device__ __forceinline__ void finish_second(const EpilogueTask<kMaxRows>& at) {
+    const std::uint32_t column = 2 * at.lane();
+    const RowTerms terms[2] = {row_terms(at, column), row_terms(at, column + 1)};
+    const bool has_bias = at.task.matrix.bias != nullptr;
+    const bool weigh = at.routed() && at.gpu.weight_placement == WeightPlacement::kAfterSecondGemm;
+    if (aborted(&at.shared->abort)) return;  // origins may be anything
+#pragma unroll 1
+    for (std::uint32_t token = at.me.warp; token < at.task.rows; token += 4) {
+        const ptx::Floats2 sums = ptx::load_shared_floats(at.sum(token, column));
+        float z[2];
+#pragma unroll
+        for (std::uint32_t i = 0; i < 2; ++i) {
+            z[i] = sums.f[i] * terms[i].factor;
+            if (weigh) {
+                z[i] = at.origin(token).weight * (z[i] + terms[i].bias);
+            } else if (has_bias) {
+                z[i] = z[i] + at.origin(token).weight * terms[i].bias;
+            }
+        }
+        *reinterpret_cast<std::uint32_t*>(result_row(at, token) + column) =
+            ptx::bf16_pair(z[0], z[1]);
     }
 }
 

@@ -2,12 +2,13 @@
 //
 // | warps  | job                                                                               |
 // | 0..15  | four math warpgroups: each owns 64 weight rows of the task (one row tile)         |
-// | 16     | tasks: takes tickets, hands tasks to all others, signals what the math has stored |
+// | 16     | tasks: takes tickets, hands tasks to all others                                   |
 // | 17     | ring signals; token chunks, origins and row factors into shared memory            |
-// | 18, 19 | weight tiles into the rings of warpgroups {0, 1} and {2, 3}                       |
+// | 18     | weight tiles: lane i feeds the ring of warpgroup i                                |
+// | 19     | finish: signals other units what the math has read and stored                     |
 //
 // A stage is a pair of K128 chunks (the last one of a task may be one chunk). Rings: tokens, one
-// for the CTA (all four warpgroups read a stage); weights, one per warpgroup; tasks, two slots. An
+// for the CTA (all four warpgroups read a stage); weights, one per warpgroup; tasks, 3 slots. An
 // mbarrier pair a stage; phases flip once per use.
 //
 // Abort: every wait for data also looks at the abort word and then returns at once, so that all
@@ -40,17 +41,17 @@ inline constexpr std::uint32_t kMathWarps = kMathThreads / 32;
 inline constexpr std::uint32_t kThreads = kMathThreads + 128;
 inline constexpr std::uint32_t kTaskWarp = kMathWarps;
 inline constexpr std::uint32_t kTokenWarp = kMathWarps + 1;
-inline constexpr std::uint32_t kWeightWarps = 2;
+inline constexpr std::uint32_t kWeightWarp = kMathWarps + 2;
+inline constexpr std::uint32_t kFinishWarp = kMathWarps + 3;
 inline constexpr std::uint32_t kPair = 2;          // chunks of a stage
 inline constexpr std::uint32_t kWeightStages = 3;  // 104 KB; more in flight makes the copies slower
-inline constexpr std::uint32_t kTaskSlots = 2;     // the copy warps run one task ahead
+inline constexpr std::uint32_t kTaskSlots = 3;     // one copied, one multiplied, one finished
 // Pairs that the token warp still has to copy when it asks for the next ticket. Earlier would take
 // tasks away from idle CTAs, later would expose the ticket's latency (about 2 us).
-inline constexpr std::uint32_t kTicketAhead = 2;
+inline constexpr std::uint32_t kTicketAhead = 1;
 inline constexpr std::uint32_t kMathBarrier = 1;       // named barrier of the math threads
 inline constexpr std::uint32_t kWarpgroupBarrier = 2;  // and of warpgroup 0, 1, 2, 3
 inline constexpr std::uint32_t kTileColumns = 256;     // packed rows of a task: 4 tiles of 64
-inline constexpr std::uint32_t kResultStride = 64 + 8;  // bf16 of a token in a warpgroup's results
 
 // What the task warp tells the others about a task.
 struct GpuTask {
@@ -69,24 +70,26 @@ struct GpuTask {
 // Shared memory of a CTA; kMaxRows = rows of the largest block it can take.
 template <std::uint32_t kMaxRows>
 struct alignas(1024) SharedStorage {
-    static constexpr std::uint32_t kTokenStages = kMaxRows <= 32 ? 4 : 3;
+    static constexpr std::uint32_t kTokenStages = kMaxRows <= 32 ? 6 : 3;
 
     // Groups of 8 swizzled rows, 1024 bytes each.
     std::uint8_t tokens[kTokenStages][kPair][kMaxRows * 128];
     std::uint8_t weights[kWarpgroups][kWeightStages][kPair * layout::kFp4TileBytes];
-    // Epilogues. Second GEMM: (rows, 64 + 8) bf16 of each warpgroup. First: each warp's codes.
-    std::uint16_t results[kWarpgroups][kMaxRows * kResultStride];
+    float sums[kWarpgroups][kMaxRows][64];  // swizzled, see EpilogueTask::sum
     std::uint32_t token_scales[kTokenStages][kPair][kMaxRows];
     layout::Origin origins[kTaskSlots][kMaxRows];
     float row_factors[kTaskSlots][kTileColumns];
-    std::uint32_t amax[kTaskSlots][kMathWarps][kMaxRows];  // bits of non-negative floats
+    // Bits of non-negative floats; zero when a task is handed out. One for each 32 columns (UE8M0),
+    // or the first for all 128 (FP32).
+    std::uint32_t amax[kTaskSlots][4][kMaxRows];
     GpuTask tasks[kTaskSlots];
     std::uint64_t token_full[kTokenStages];
     std::uint64_t token_empty[kTokenStages];
     std::uint64_t weight_full[kWarpgroups][kWeightStages];
     std::uint64_t weight_empty[kWarpgroups][kWeightStages];
     std::uint64_t task_full[kTaskSlots];
-    std::uint64_t task_done[kTaskSlots];  // all others are done with it; the math has stored
+    std::uint64_t task_done[kTaskSlots];  // copy warps are done with it; the math has stored
+    std::uint64_t task_free[kTaskSlots];  // signalled as well
     std::uint64_t may_store[kTaskSlots];  // first GEMM: the place's last activations are read
     std::uint64_t ticket_wanted;
     std::uint32_t abort;
@@ -105,12 +108,13 @@ struct RingCursor {
     }
 };
 
-// Until the barrier's phase with this parity has completed, or somebody gave up.
-__device__ __forceinline__ void wait_phase(std::uint64_t* barrier, std::uint32_t parity,
+// Until the barrier's phase with this parity has completed; false: somebody gave up.
+__device__ __forceinline__ bool wait_phase(std::uint64_t* barrier, std::uint32_t parity,
                                            const std::uint32_t* abort) {
     while (!ptx::mbarrier_try_wait(barrier, parity)) {
-        if (*static_cast<const volatile std::uint32_t*>(abort) != 0) return;
+        if (*static_cast<const volatile std::uint32_t*>(abort) != 0) return false;
     }
+    return true;
 }
 
 __device__ __forceinline__ bool aborted(const std::uint32_t* abort) {
@@ -137,7 +141,8 @@ __device__ __forceinline__ void init_barriers(SharedStorage<kMaxRows>* shared) {
     }
     for (std::uint32_t i = 0; i < kTaskSlots; ++i) {
         ptx::mbarrier_init(&shared->task_full[i], 1);
-        ptx::mbarrier_init(&shared->task_done[i], kMathWarps + 1 + kWeightWarps);
+        ptx::mbarrier_init(&shared->task_done[i], kMathWarps + 2);
+        ptx::mbarrier_init(&shared->task_free[i], 1);
         ptx::mbarrier_init(&shared->may_store[i], 1);
     }
     ptx::mbarrier_init(&shared->ticket_wanted, 1);

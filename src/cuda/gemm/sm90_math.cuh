@@ -2,10 +2,9 @@
 //
 // Per chunk of 128 of K: weights out of shared memory into registers, decoded to E5M2; four wgmma
 // (one chain); the chain's sum times the token's activation scale is added to the FP32
-// accumulators by one fma, in K order. While a chain runs the warp decodes the next chunk. More
-// than 32 tokens are two chains of at most 32: the tensor core takes as long, and the partial sums
-// of one chain need fewer registers. Which N a block has does not change any sum's bits.
-// With UE8M0 activations, and with the shared expert's K32 grids, each wgmma is a chain of its own.
+// accumulators by one fma, in K order. While a chain runs the warp decodes the next chunk, as far
+// as the registers go. Which N a block has does not change any sum's bits. With UE8M0 activations,
+// and with the shared expert's K32 grids, each wgmma is a chain of its own.
 #pragma once
 
 #include <cstdint>
@@ -119,15 +118,16 @@ __device__ __forceinline__ void keep_operands(ChunkOperands* operands) {
 // operands must not be written before that.
 template <std::uint32_t kN, bool kFp8, std::uint32_t kSteps>
 __device__ __forceinline__ void issue(const ChunkOperands& operands, std::uint32_t first,
-                                      std::uint64_t descriptor, float* part) {
+                                      std::uint32_t descriptor, float* part) {
     ptx::wgmma_fence();
 #pragma unroll
     for (std::uint32_t i = 0; i < kSteps; ++i) {
         const std::uint32_t step = first + i;
+        const std::uint64_t b = ptx::wgmma_descriptor(descriptor + 2 * step);
         if constexpr (kFp8) {
-            ptx::wgmma_e4m3<kN>(part, operands.a[step], descriptor + 2 * step, i);
+            ptx::wgmma_e4m3<kN>(part, operands.a[step], b, i);
         } else {
-            ptx::wgmma_e5m2<kN>(part, operands.a[step], descriptor + 2 * step, i);
+            ptx::wgmma_e5m2<kN>(part, operands.a[step], b, i);
         }
     }
     ptx::wgmma_commit();
@@ -153,27 +153,27 @@ inline constexpr std::uint32_t kFirstTokens = kN < 32 ? kN : 32;
 template <std::uint32_t kN>
 inline constexpr std::uint32_t kSecondTokens = kN - kFirstTokens<kN>;
 
+// Descriptor of the pair's chunk `in_pair`.
+template <std::uint32_t kMaxRows>
+__device__ __forceinline__ std::uint32_t at_chunk(std::uint32_t descriptor, std::uint32_t in_pair) {
+    return descriptor + in_pair * kMaxRows * 128 / 16;
+}
 // Descriptor of the token at `token` (a multiple of 8) of a chunk.
-__device__ __forceinline__ std::uint64_t at_token(std::uint64_t descriptor, std::uint32_t token) {
+__device__ __forceinline__ std::uint32_t at_token(std::uint32_t descriptor, std::uint32_t token) {
     return descriptor + token * 128 / 16;
 }
 
-// One chunk: chains over all tokens, `between` while the first one runs, promotion.
+// One chunk: one chain over all tokens, `between` while it runs, promotion.
 template <std::uint32_t kN, class Between>
-__device__ __forceinline__ void add_chunk(ChunkOperands* operands, std::uint64_t descriptor,
+__device__ __forceinline__ void add_chunk(ChunkOperands* operands, std::uint32_t descriptor,
                                           const std::uint32_t* scales, const MathThread& me,
                                           float* sum, const Between& between) {
-    float part[kFirstTokens<kN> / 2];
-    issue<kFirstTokens<kN>, false, 4>(*operands, 0, descriptor, part);
+    float part[kN / 2];
+    issue<kN, false, 4>(*operands, 0, descriptor, part);
     between();
     ptx::wgmma_wait<0>();
-    promote<kFirstTokens<kN>>(part, scales, me, sum);
-    if constexpr (kSecondTokens<kN> != 0) {
-        issue<kSecondTokens<kN>, false, 4>(*operands, 0, at_token(descriptor, 32), part);
-        ptx::wgmma_wait<0>();
-        promote<kSecondTokens<kN>>(part, scales + 32, me, sum + 16);
-    }
     keep_operands(operands);
+    promote<kN>(part, scales, me, sum);
 }
 
 // The rings as one math warp sees them.
@@ -211,9 +211,10 @@ struct MathRings {
         return shared->weights[me.warpgroup][cursors->weights.stage] +
                in_pair * layout::kFp4TileBytes;
     }
-    [[nodiscard]] __device__ __forceinline__ std::uint64_t tokens(std::uint32_t in_pair) const {
-        return ptx::wgmma_descriptor(
-            ptx::shared_address(shared->tokens[cursors->tokens.stage][in_pair]));
+    [[nodiscard]] __device__ __forceinline__ std::uint32_t tokens() const {
+        const std::uint32_t low = ptx::wgmma_descriptor_low(
+            ptx::shared_address(shared->tokens[cursors->tokens.stage][0]));
+        return ptx::shuffle(low, 0);  // tells the compiler that it is the warp's, not the lane's
     }
     [[nodiscard]] __device__ __forceinline__ const std::uint32_t* scales(
         std::uint32_t in_pair) const {
@@ -221,8 +222,11 @@ struct MathRings {
     }
 };
 
+// Most tokens for which a chunk is decoded while the last one's chain runs.
+inline constexpr std::uint32_t kAheadTokens = 40;
+
 // FP4 with row factors, FP32 activation scales: all of K for one task. sum (kN / 2): rows g and
-// g + 8 of this thread's slab, see ptx/wgmma.cuh.
+// g + 8 of this thread's slab, see ptx/wgmma.cuh. At most kAheadTokens.
 template <std::uint32_t kN, std::uint32_t kMaxRows>
 __device__ __forceinline__ void run_main_loop(const MathRings<kMaxRows>& rings,
                                               std::uint32_t chunks, float* sum) {
@@ -234,12 +238,14 @@ __device__ __forceinline__ void run_main_loop(const MathRings<kMaxRows>& rings,
     rings.wait_weights();
     decode_tile<false>(read_tile<false>(rings.tile(0), me), &even_operands);
     for (std::uint32_t pair = 0; pair < pairs; ++pair) {
+        const std::uint32_t tokens = rings.tokens();
         rings.wait_tokens();
-        add_chunk<kN>(&even_operands, rings.tokens(0), rings.scales(0), me, sum, [&] {
+        add_chunk<kN>(&even_operands, tokens, rings.scales(0), me, sum, [&] {
             decode_tile<false>(read_tile<false>(rings.tile(1), me), &odd_operands);
             rings.release_weights();
         });
-        add_chunk<kN>(&odd_operands, rings.tokens(1), rings.scales(1), me, sum, [&] {
+        const std::uint32_t odd_tokens = at_chunk<kMaxRows>(tokens, 1);
+        add_chunk<kN>(&odd_operands, odd_tokens, rings.scales(1), me, sum, [&] {
             if (pair + 1 < pairs || odd) {
                 rings.wait_weights();
                 decode_tile<false>(read_tile<false>(rings.tile(0), me), &even_operands);
@@ -248,10 +254,49 @@ __device__ __forceinline__ void run_main_loop(const MathRings<kMaxRows>& rings,
         rings.release_tokens();
     }
     if (odd) {
+        const std::uint32_t tokens = rings.tokens();
         rings.wait_tokens();
-        add_chunk<kN>(&even_operands, rings.tokens(0), rings.scales(0), me, sum, [] {});
+        add_chunk<kN>(&even_operands, tokens, rings.scales(0), me, sum, [] {});
         rings.release_weights();
         rings.release_tokens();
+    }
+}
+
+// The same for more tokens than kAheadTokens: the registers do not hold two chunks' operands, so a
+// chunk's words are read while the last chain runs, but decoded after it. 64 tokens are two chains
+// of 32, one after the other: the tensor core takes as long, and the partial sums need half the
+// registers.
+template <std::uint32_t kN, std::uint32_t kMaxRows>
+__device__ __forceinline__ void run_wide_loop(const MathRings<kMaxRows>& rings,
+                                              std::uint32_t chunks, float* sum) {
+    constexpr std::uint32_t kChain = kN == 64 ? 32 : kN;
+    const MathThread& me = rings.me;
+    rings.wait_weights();
+    TileWords words = read_tile<false>(rings.tile(0), me);
+    for (std::uint32_t chunk = 0; chunk < chunks; ++chunk) {
+        const std::uint32_t in_pair = chunk % kPair;
+        const bool ends_pair = in_pair == kPair - 1 || chunk + 1 == chunks;
+        ChunkOperands operands;
+        decode_tile<false>(words, &operands);
+        if (ends_pair) rings.release_weights();
+        const std::uint32_t tokens = at_chunk<kMaxRows>(rings.tokens(), in_pair);
+        if (in_pair == 0) rings.wait_tokens();
+        float part[kChain / 2];
+        issue<kChain, false, 4>(operands, 0, tokens, part);
+        if (chunk + 1 < chunks) {
+            if (ends_pair) rings.wait_weights();
+            words = read_tile<false>(rings.tile(ends_pair ? 0 : 1), me);
+        }
+        ptx::wgmma_wait<0>();
+        keep_operands(&operands);
+        promote<kChain>(part, rings.scales(in_pair), me, sum);
+        if constexpr (kN > kChain) {
+            issue<kN - kChain, false, 4>(operands, 0, at_token(tokens, kChain), part);
+            ptx::wgmma_wait<0>();
+            keep_operands(&operands);
+            promote<kN - kChain>(part, rings.scales(in_pair) + kChain, me, sum + kChain / 2);
+        }
+        if (ends_pair) rings.release_tokens();
     }
 }
 

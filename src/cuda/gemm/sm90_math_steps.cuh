@@ -65,7 +65,7 @@ __device__ __forceinline__ void promote_rows(const float* part, const std::uint3
 
 // kN tokens of one chunk, kSteps of K32 in a chain.
 template <std::uint32_t kN, bool kFp8, bool kK32, std::uint32_t kSteps>
-__device__ __forceinline__ void add_steps(ChunkOperands* operands, std::uint64_t descriptor,
+__device__ __forceinline__ void add_steps(ChunkOperands* operands, std::uint32_t descriptor,
                                           const std::uint32_t* scales, const MathThread& me,
                                           const TaskWeights& weights, std::uint32_t chunk,
                                           float* sum) {
@@ -87,7 +87,7 @@ __device__ __forceinline__ void add_chunk_by_steps(const MathRings<kMaxRows>& ri
                                                    const TaskWeights& weights, std::uint32_t chunk,
                                                    ChunkOperands* operands, float* sum) {
     const std::uint32_t in_pair = chunk % kPair;
-    const std::uint64_t first = rings.tokens(in_pair);
+    const std::uint32_t first = at_chunk<kMaxRows>(rings.tokens(), in_pair);
     const std::uint32_t* scales = rings.scales(in_pair);
     const bool by_steps = kK32 || (kFp8 && weights.fp8_groups == 4);
     constexpr std::uint32_t kHead = kFirstTokens<kN>;

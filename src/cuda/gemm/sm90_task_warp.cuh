@@ -1,15 +1,17 @@
-// The task warp of role 2: takes tickets, hands tasks out, and signals what the math warps have
-// stored, so that no math thread ever waits for the memory system's release.
+// The task warp and the finish warp of role 2. One takes tickets and hands tasks out, the other
+// signals what the math warps have read and stored: no math thread and no copy ever waits for the
+// memory system's releases (1 to 2 us each beside a streaming SM).
 //
-// Order: task k + 1 is taken when the token warp has nearly copied task k (ticket_wanted); then
-// task k is finished. Slot k & 1 is free again by then. Nothing here waits for a later ticket: the
-// block table stands before num_blocks, and producer_acquire waits for earlier tickets (R26).
+// Task k + 1 is taken when the token warp has nearly copied task k (ticket_wanted). The task warp
+// waits for nobody else: the block table stands before num_blocks. The finish warp's
+// producer_acquire waits for earlier tickets only (R26), and it signals in the order of tickets.
 #pragma once
 
 #include <cstdint>
 
 #include "base/math.hpp"
 #include "cuda/gemm/sm90_frame.cuh"
+#include "cuda/ptx/math.cuh"
 #include "protocol/barrier.hpp"
 #include "protocol/block_list.hpp"
 #include "protocol/done.hpp"
@@ -85,6 +87,38 @@ struct TaskWarp {
         return task.is_end != 0;
     }
 
+    // Whole warp: the slot's maxima are free of the last task's.
+    __device__ __forceinline__ void clear_amax(std::uint32_t slot) {
+        std::uint32_t* words = shared->amax[slot][0];
+        for (std::uint32_t i = lane(); i < 4 * kMaxRows; i += 32) words[i] = 0;
+        ptx::warp_barrier();
+    }
+
+    __device__ __forceinline__ void run() {
+        RingCursor<kTaskSlots> slots;
+        for (std::uint32_t taken = 0;; ++taken) {
+            wait_phase(&shared->task_free[slots.stage], slots.phase ^ 1);
+            clear_amax(slots.stage);
+            bool is_end = false;
+            if (lane() == 0) is_end = publish(slots.stage);
+            if (ptx::shuffle(static_cast<std::uint32_t>(is_end), 0) != 0) return;
+            slots.advance();
+            wait_phase(&shared->ticket_wanted, taken & 1);
+        }
+    }
+};
+
+// The finish warp.
+template <std::uint32_t kMaxRows>
+struct FinishWarp {
+    const GpuLaunch& gpu;
+    const Launch& launch;
+    SharedStorage<kMaxRows>* shared;
+
+    [[nodiscard]] __device__ __forceinline__ std::uint32_t lane() const {
+        return ptx::thread_idx() % 32;
+    }
+
     // Lane 0 of a first-GEMM task: its activations may be stored.
     __device__ __forceinline__ void allow_stores(const GpuTask& task, std::uint32_t slot) {
         if (task.kind == schedule::TaskKind::kFirstGemm) {
@@ -131,29 +165,20 @@ struct TaskWarp {
         }
     }
 
-    __device__ __forceinline__ void finish(std::uint32_t slot, std::uint32_t phase) {
-        const GpuTask& task = shared->tasks[slot];
-        if (lane() == 0) allow_stores(task, slot);
-        ptx::warp_barrier();
-        wait_phase(&shared->task_done[slot], phase);
-        if (!aborted(&shared->abort)) signal(task, slot);
-        ptx::warp_barrier();  // the slot is written again by lane 0
-    }
-
     __device__ __forceinline__ void run() {
-        RingCursor<kTaskSlots> next;
-        RingCursor<kTaskSlots> oldest;
-        for (std::uint32_t taken = 0;; ++taken) {
-            bool is_end = false;
-            if (lane() == 0) is_end = publish(next.stage);
-            is_end = ptx::shuffle(static_cast<std::uint32_t>(is_end), 0) != 0;
-            next.advance();
-            if (taken != 0) {
-                finish(oldest.stage, oldest.phase);
-                oldest.advance();
-            }
-            if (is_end) return;
-            wait_phase(&shared->ticket_wanted, taken & 1);
+        RingCursor<kTaskSlots> slots;
+        for (;;) {
+            const std::uint32_t slot = slots.stage;
+            wait_phase(&shared->task_full[slot], slots.phase);
+            const GpuTask& task = shared->tasks[slot];
+            if (task.is_end != 0) return;
+            if (lane() == 0) allow_stores(task, slot);
+            ptx::warp_barrier();
+            wait_phase(&shared->task_done[slot], slots.phase);
+            if (!aborted(&shared->abort)) signal(task, slot);
+            ptx::warp_barrier();
+            if (lane() == 0) ptx::mbarrier_arrive(&shared->task_free[slot]);
+            slots.advance();
         }
     }
 };

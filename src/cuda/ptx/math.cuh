@@ -25,6 +25,20 @@ __device__ __forceinline__ std::uint32_t first_bit(std::uint32_t bits) {
 // a * b + c with one rounding, whatever the compiler is told about contraction.
 __device__ __forceinline__ float fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 
+// Two values to E4M3 codes (low in bits 0..7), nearest even, saturated; NaN gives 0x7F.
+__device__ __forceinline__ std::uint32_t e4m3_pair(float low, float high) {
+    std::uint16_t pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+// Two values to BF16 (low in bits 0..15), nearest even; NaN gives 0x7FFF.
+__device__ __forceinline__ std::uint32_t bf16_pair(float low, float high) {
+    std::uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
 // (a & b) | c
 __device__ __forceinline__ std::uint32_t and_or(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
     std::uint32_t result;

@@ -13,6 +13,20 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
 __device__ __forceinline__ void cta_barrier() { __syncthreads(); }
 __device__ __forceinline__ void warp_barrier() { __syncwarp(); }
 
+// True in one lane of a converged warp, the same one every time. Bulk copies behind this condition
+// need no loop over lanes, which the compiler makes for any other one.
+__device__ __forceinline__ bool elect_one() {
+    std::uint32_t elected;
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "elect.sync _|p, 0xFFFFFFFF;\n"
+        "selp.u32 %0, 1, 0, p;\n"
+        "}\n"
+        : "=r"(elected));
+    return elected != 0;
+}
+
 // Named barrier among `threads` threads (a multiple of 32); 0 is cta_barrier's.
 __device__ __forceinline__ void named_barrier(std::uint32_t id, std::uint32_t threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -31,6 +45,18 @@ __device__ __forceinline__ T shuffle(T value, int lane) {
 template <class T>
 __device__ __forceinline__ T shuffle_up(T value, std::uint32_t lanes) {
     return __shfl_up_sync(0xFFFFFFFFU, value, lanes);
+}
+
+// The largest value of the warp.
+__device__ __forceinline__ std::uint32_t warp_max(std::uint32_t value) {
+    return __reduce_max_sync(0xFFFFFFFFU, value);
+}
+
+// *word = max(*word, value), a word of shared memory.
+__device__ __forceinline__ void shared_max(std::uint32_t* word, std::uint32_t value) {
+    asm volatile("red.relaxed.cta.shared::cta.max.u32 [%0], %1;" ::"r"(shared_address(word)),
+                 "r"(value)
+                 : "memory");
 }
 
 __device__ __forceinline__ std::uint32_t ballot(bool condition) {
