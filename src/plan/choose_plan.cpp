@@ -14,10 +14,16 @@ namespace {
 
 // Rows that nearly every expert stays within when routing is uniform (mean and three standard
 // deviations), in whole steps of 8: an expert that needs a second block has its weights read twice.
+// Where 32 rows still hold 9 experts of 10, they are taken: kernels for more are slower (V4-Flash,
+// 128 tokens, H200: 193 us with 32 rows, 199 with 40; GLM-5.2: 329 with 32, 282 with 48 and more).
 int choose_row_block(const Shape& shape, int max_tokens) {
     const double slots = static_cast<double>(shape.num_ranks) * max_tokens * shape.topk;
     const double mean = slots / shape.num_experts;
-    const auto rows = static_cast<int>(std::min(mean + 3 * std::sqrt(mean), 1.0 * kMaxRowBlock));
+    constexpr int kFastRows = 32;
+    const double deviation = std::sqrt(mean);
+    double most = mean + 3 * deviation;
+    if (most > kFastRows && mean + 1.5 * deviation <= kFastRows) most = kFastRows;
+    const auto rows = static_cast<int>(std::min(most, 1.0 * kMaxRowBlock));
     return std::clamp(round_up(std::max(rows, 1), kMinRowBlock), kMinRowBlock, kMaxRowBlock);
 }
 

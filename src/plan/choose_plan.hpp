@@ -48,8 +48,9 @@ constexpr Machine gpu_machine(int sms, int ranks) {
     // V4.1-Flash, 32 tokens, 116 SMs (38 tasks a block): 512 us with a lead of 2 blocks, 430 with
     // 4, 394 with 8, 391 with 12 (one H200, 2026-12-01).
     machine.lead_tasks_per_unit = 4;
-    // 16 SMs pull as fast as NVLink gives (357 GB/s of 371); a share of 16 leaves 14 for role 2.
-    machine.default_dispatch = ranks == 1 ? 16 : 2 * ((pairs + 7) / 8);
+    // A rank alone pulls from its own memory, for which 8 SMs are enough (V4.1-Flash at 1, 32, 128,
+    // 256 tokens: 70, 269, 298, 368 us with 8, 79, 280, 310, 385 with 16). Of a share, an eighth.
+    machine.default_dispatch = ranks == 1 ? 8 : 2 * ((pairs + 7) / 8);
     machine.default_compute = machine.units_of_share - machine.default_dispatch;
     return machine;
 }
