@@ -256,7 +256,8 @@ TEST_P(Figures, Printed) {
     gpu_case.compute_units = 116;
     GpuRanks ranks(gpu_case);
     for (const int tokens : {1, 2, 4, 8, 16, 32, 64, 128, 256}) {
-        const int row_block = tokens <= 32 ? 16 : tokens <= 128 ? 32 : 64;
+        const int mean_rows = tokens * model.topk / model.experts;
+        const int row_block = mean_rows <= 4 ? 16 : mean_rows <= 16 ? 32 : 64;
         print_figures(model, &ranks, tokens, row_block, 16);
     }
     print_figures(model, &ranks, 32, 16, 2);
