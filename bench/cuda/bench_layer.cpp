@@ -217,19 +217,19 @@ void print(const Options& options, const Point& point) {
     } else {
         fmt::print(
             "{:<11} {:>6} {:>7} {:>9.1f} {:>9.1f} {:>6.2f} {:>9.1f} {:>8.1f} {:>8.1f} "
-            "{:>8.1f} {:>8.1f}\n",
+            "{:>8.1f} {:>8.1f} {:>8.1f}\n",
             point.model, point.tokens, point.touched, point.us, point.floor_us,
-            point.us / point.floor_us, point.copy_us, t.role1_first_row_us, t.role1_end_us,
-            t.role2_end_us, t.role3_end_us);
+            point.us / point.floor_us, point.copy_us, t.role1_first_row_us, t.role2_first_task_us,
+            t.role1_end_us, t.role2_end_us, t.role3_end_us);
     }
     std::fflush(stdout);
 }
 
 void run(const Options& options) {
     if (!options.json) {
-        fmt::print("{:<11} {:>6} {:>7} {:>9} {:>9} {:>6} {:>9} {:>8} {:>8} {:>8} {:>8}\n", "model",
-                   "tokens", "experts", "us", "floor us", "ratio", "copy us", "row 1", "role 1",
-                   "role 2", "role 3");
+        fmt::print("{:<11} {:>6} {:>7} {:>9} {:>9} {:>6} {:>9} {:>8} {:>8} {:>8} {:>8} {:>8}\n",
+                   "model", "tokens", "experts", "us", "floor us", "ratio", "copy us", "row 1",
+                   "task 1", "role 1", "role 2", "role 3");
     }
     Timer timer(options.warm_ups, options.timed);
     for (const std::string& model : options.models) {
@@ -269,7 +269,8 @@ constexpr const char* kUsage = R"(usage: gcmoe_bench_layer [options]
   --timed N              timed launches, at least 1 (30)
   --json                 a JSON line per point
 Columns: median of 30 launches; floor; their ratio; the same bytes copied only; then, of the last
-launch, microseconds after role 1 began: its first row, its end, the ends of roles 2 and 3.
+launch, microseconds after role 1 began: its first row, role 2's first routed task with all its rows,
+role 1's end, the ends of roles 2 and 3.
 )";
 
 bool parse_pair(const std::string& name, const std::string& value, Options* options) {

@@ -1,9 +1,11 @@
 // The one total order of role 2's tasks. Workers take tickets in order; a task waits only for
 // earlier tasks and for role 1, so nothing can deadlock however few workers run.
 //
-// Order: the first GEMMs of `lead` blocks, then alternately the second GEMM of block b and the
-// first GEMM of block b + lead, then the remaining second GEMMs, then the shared expert's tasks.
-// lead <= B keeps the rule 'second GEMM of block b before first GEMM of block b + B' (R26).
+// Order: the shared expert's first GEMM, the first GEMMs of `lead` blocks, the shared expert's
+// second GEMM, then alternately the second GEMM of block b and the first GEMM of block b + lead,
+// then the remaining second GEMMs. Shared tasks stand where they fill waits, not behind everything:
+// they need no row of role 1's, and their second GEMM has the first GEMMs between it and its
+// inputs. lead <= B keeps the rule 'second GEMM of block b before first GEMM of block b + B' (R26).
 #pragma once
 
 #include <cstdint>
@@ -62,27 +64,27 @@ GCMOE_HD constexpr Task split_task(TaskKind kind, std::uint64_t ticket,
 
 // The task of a ticket, 0 <= ticket < num_tasks(order).
 GCMOE_HD constexpr Task task_at(const TaskOrder& order, std::uint64_t ticket) {
+    const std::uint64_t shared_first = std::uint64_t{order.shared_blocks} * order.shared_n1;
+    if (ticket < shared_first)
+        return split_task(TaskKind::kSharedFirst, ticket, order.shared_n1, 0);
+    ticket -= shared_first;
     const std::uint32_t lead = order.lead < order.num_blocks ? order.lead : order.num_blocks;
     const std::uint64_t ahead = std::uint64_t{lead} * order.n1;
     if (ticket < ahead) return split_task(TaskKind::kFirstGemm, ticket, order.n1, 0);
     ticket -= ahead;
+    const std::uint64_t shared_second = std::uint64_t{order.shared_blocks} * order.n2;
+    if (ticket < shared_second) return split_task(TaskKind::kSharedSecond, ticket, order.n2, 0);
+    ticket -= shared_second;
     const std::uint64_t pair = order.n2 + order.n1;
     const std::uint64_t alternating = std::uint64_t{order.num_blocks - lead} * pair;
     if (ticket < alternating) {
-        const Split at = split(ticket, order.n2 + order.n1);
-        if (at.index < order.n2) return {TaskKind::kSecondGemm, at.block, at.index};
-        return {TaskKind::kFirstGemm, at.block + lead, at.index - order.n2};
+        const auto block = static_cast<std::uint32_t>(ticket / pair);
+        const auto within = static_cast<std::uint32_t>(ticket % pair);
+        if (within < order.n2) return {TaskKind::kSecondGemm, block, within};
+        return {TaskKind::kFirstGemm, block + lead, within - order.n2};
     }
     ticket -= alternating;
-    const std::uint64_t rest = std::uint64_t{lead} * order.n2;
-    if (ticket < rest) {
-        return split_task(TaskKind::kSecondGemm, ticket, order.n2, order.num_blocks - lead);
-    }
-    ticket -= rest;
-    const std::uint64_t shared_first = std::uint64_t{order.shared_blocks} * order.shared_n1;
-    if (ticket < shared_first)
-        return split_task(TaskKind::kSharedFirst, ticket, order.shared_n1, 0);
-    return split_task(TaskKind::kSharedSecond, ticket - shared_first, order.n2, 0);
+    return split_task(TaskKind::kSecondGemm, ticket, order.n2, order.num_blocks - lead);
 }
 
 // Proves the order rule for a plan: every task once, each second GEMM after its first GEMM, and the

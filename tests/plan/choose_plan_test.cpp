@@ -180,10 +180,67 @@ TEST(PlanChoice, RowBlockFollowsTheTokens) {
         return plan.memory.row_block;
     };
     EXPECT_EQ(row_block(1), 8U);     // 48 slots over 256 experts
-    EXPECT_EQ(row_block(32), 8U);    // 6 rows of an expert
-    EXPECT_EQ(row_block(64), 16U);   // 12
-    EXPECT_EQ(row_block(256), 48U);  // 48
+    EXPECT_EQ(row_block(32), 16U);   // 6 rows of an expert, standard deviation 2.4
+    EXPECT_EQ(row_block(64), 24U);   // 12, 3.5
+    EXPECT_EQ(row_block(128), 32U);  // 24, 4.9: 32 rows hold 9 experts of 10
+    EXPECT_EQ(row_block(256), 64U);  // 48, 6.9
     EXPECT_EQ(row_block(4096), 64U);
+}
+
+TEST(PlanOnAGpu, ARankAloneGetsAllSms) {
+    const Shape shape = checkpoint::model_shape(checkpoint::known_models().front(), 1);
+    backend::Plan plan;
+    ASSERT_TRUE(choose_plan(shape, 32, {}, plan::gpu_machine(132, 1), &plan).ok());
+    EXPECT_EQ(plan.memory.dispatch_units, 8U);
+    EXPECT_EQ(plan.memory.compute_units, 124U);
+    EXPECT_EQ(plan.memory.second_columns, 256U);
+    PlanOptions options;
+    options.partition.dispatch_units = 20;
+    ASSERT_TRUE(choose_plan(shape, 32, options, plan::gpu_machine(132, 1), &plan).ok());
+    EXPECT_EQ(plan.memory.compute_units, 112U);
+    options.partition.compute_units = 100;
+    const Status status = choose_plan(shape, 32, options, plan::gpu_machine(132, 1), &plan);
+    EXPECT_NE(status.message().find("20 + 100 = 120 must be 132"), std::string::npos)
+        << status.message();
+}
+
+TEST(PlanOnAGpu, VirtualRanksShareThePairs) {
+    struct Share {
+        int ranks, dispatch, compute;
+    };
+    for (const Share& share :
+         {Share{2, 10, 56}, Share{4, 4, 28}, Share{8, 2, 14}, Share{16, 2, 6}, Share{33, 2, 2}}) {
+        const plan::Machine machine = plan::gpu_machine(132, share.ranks);
+        EXPECT_EQ(machine.default_dispatch, share.dispatch) << share.ranks << " ranks";
+        EXPECT_EQ(machine.default_compute, share.compute) << share.ranks << " ranks";
+        EXPECT_EQ(machine.units_of_share, share.dispatch + share.compute);
+    }
+}
+
+// First GEMMs run ahead by four tasks a unit, within the ring.
+TEST(PlanOnAGpu, LeadFollowsTheUnits) {
+    checkpoint::ModelEntry entry;
+    ASSERT_TRUE(checkpoint::find_model("v4.1-flash", &entry).ok());
+    const Shape shape = checkpoint::model_shape(entry, 1);  // 18 + 20 tasks a block
+    backend::Plan plan;
+    PlanOptions options;
+    options.ring_blocks = 64;
+    ASSERT_TRUE(choose_plan(shape, 32, options, plan::gpu_machine(132, 1), &plan).ok());
+    EXPECT_EQ(plan.lead_blocks, 14U);  // 4 * 124 / 38
+    options.ring_blocks = 4;
+    ASSERT_TRUE(choose_plan(shape, 32, options, plan::gpu_machine(132, 1), &plan).ok());
+    EXPECT_EQ(plan.lead_blocks, 4U);
+}
+
+TEST(PlanOnAGpu, OtherTaskWidthsAreRefused) {
+    const Shape shape = checkpoint::model_shape(checkpoint::known_models().front(), 1);
+    backend::Plan plan;
+    PlanOptions options;
+    options.second_columns = 128;
+    const Status status = choose_plan(shape, 32, options, plan::gpu_machine(132, 1), &plan);
+    EXPECT_EQ(status.code(), Code::kBadConfig);
+    EXPECT_NE(status.message().find("second_columns = 128 must be 256"), std::string::npos)
+        << status.message();
 }
 
 TEST(PlanChoice, KeepsWhatIsGiven) {

@@ -108,16 +108,32 @@ TEST(TaskOrder, LeadBlocksRunAhead) {
     EXPECT_EQ(text, " f00 f01 f10 f11 s00 f20 f21 s10 f30 f31 s20 s30");
 }
 
+TEST(TaskOrder, SharedTasksStandBetweenTheLeadAndTheRest) {
+    TaskOrder order = order_of(3, 1, 1, 2);
+    order.shared_blocks = 1;
+    order.shared_n1 = 2;
+    std::string text;
+    for (std::uint64_t ticket = 0; ticket < num_tasks(order); ++ticket) {
+        const Task task = task_at(order, ticket);
+        const char* const names[] = {" f", " s", " F", " S"};
+        text += names[static_cast<int>(task.kind)] + std::to_string(task.block) +
+                std::to_string(task.index);
+    }
+    EXPECT_EQ(text, " F00 F01 f00 f10 S00 s00 f20 s10 s20");
+}
+
 TEST(TaskOrder, LargestLaunchStaysWithinItsTypes) {
     // 72 ranks of 512 tokens and 64 experts per token all on one rank, blocks of 8, 64 + 64 tasks.
     TaskOrder order = order_of(72 * 512 * 64 / 8, 64, 64, 8);
     order.shared_blocks = 64;
     order.shared_n1 = 64;
-    const Task last = task_at(order, num_routed_tasks(order) - 1);
+    const Task last = task_at(order, num_tasks(order) - 1);
     EXPECT_EQ(last.kind, TaskKind::kSecondGemm);
     EXPECT_EQ(last.block, order.num_blocks - 1);
     EXPECT_EQ(last.index, 63U);
-    const Task shared = task_at(order, num_tasks(order) - 1);
+    // Both shared GEMMs and the first GEMMs of the lead stand before it.
+    const std::uint64_t before = 64ULL * 64 + 8ULL * 64 + 64ULL * 64;
+    const Task shared = task_at(order, before - 1);
     EXPECT_EQ(shared.kind, TaskKind::kSharedSecond);
     EXPECT_EQ(shared.block, 63U);
     EXPECT_EQ(shared.index, 63U);

@@ -20,6 +20,7 @@ struct TokenWarp {
     SharedStorage<kMaxRows>* shared;
     RingCursor<SharedStorage<kMaxRows>::kTokenStages> tokens;
     RingCursor<kTaskSlots> slots;
+    bool has_worked = false;  // the unit's first routed task has found its block full
     [[nodiscard]] __device__ __forceinline__ std::uint32_t lane() const {
         return ptx::thread_idx() % 32;
     }
@@ -30,6 +31,8 @@ struct TokenWarp {
             return protocol::ActivationRing<GpuMemory>::consumer_acquire(gpu.memory, launch, block);
         }
         const bool ok = protocol::TokenRing<GpuMemory>::consumer_wait(gpu.memory, launch, block);
+        if (!has_worked) gpu.compute_times[launch.unit].first_work_ns = ptx::global_timer_ns();
+        has_worked = true;
         ptx::fence_async_proxy();  // acquired rows are read by the copy engine
         return ok;
     }
