@@ -16,6 +16,13 @@
 
 namespace gcmoe {
 
+// Who runs the shared expert's tasks.
+enum class SharedExperts : std::uint8_t {
+    kAuto,     // GPU: role 4; CPU: in order
+    kInOrder,  // role 2, between its routed tasks
+    kRole4,    // GPU: the communication partition once role 1 has ended, role 2 when it is through
+};
+
 // One way to run a launch: ring, partition, task sizes. A workspace holds up to 16, each with its
 // own signals; a launch names one. Zero means: chosen by `plan` from the shape.
 struct PlanOptions {
@@ -26,6 +33,7 @@ struct PlanOptions {
     int second_columns = 0;  // output columns of a second-GEMM task: a multiple of 128
     int lead_blocks = 0;     // first GEMMs that run ahead of a block's second GEMM, 1..ring_blocks
     bool overlap = true;     // false: role 2 starts after role 1's last row
+    SharedExperts shared_experts = SharedExperts::kAuto;
 };
 
 // GPU: how a launch reaches the device. The CPU backend knows one way only.
@@ -123,9 +131,10 @@ struct Placement {
     std::vector<int> compute_map;
     std::vector<int> dispatch_ran;  // SMs that the units of role 1 recorded
     std::vector<int> compute_ran;   // of role 2
+    std::vector<int> shared_ran;    // of role 4, which runs in the communication partition
     std::vector<int> combine_ran;   // of role 3, which runs in the compute partition
 
-    // Roles 1 and 2 had every SM of their partition once, role 3 ran inside its partition. Serial
+    // Roles 1 and 2 had every SM of their partition once, roles 3 and 4 ran inside theirs. Serial
     // launches run in the primary context: their lists are empty.
     [[nodiscard]] bool holds() const;
 };

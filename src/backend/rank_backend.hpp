@@ -22,6 +22,7 @@ struct Plan {
     layout::PlanMemory memory;
     std::uint32_t lead_blocks = 1;
     bool overlap = true;
+    bool has_role4 = false;  // the shared expert's tasks are role 4's list
 };
 
 // All that a rank's instance is made from. Checked by op/validate before.

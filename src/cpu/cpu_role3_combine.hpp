@@ -40,7 +40,7 @@ bool role3_combine(const CpuLaunch& cpu, std::uint32_t unit) {
     const schedule::TaskOrder order = task_order(cpu, num_blocks, launch.num_tokens);
     if (unit == 0 && memory.shared_chunks != 0)
         protocol::top_up_shared<M>(memory, order.shared_blocks);
-    protocol::end_launch<M>(memory, launch, num_blocks, schedule::num_tasks(order));
+    protocol::end_launch<M>(memory, launch, num_blocks, {.tasks = schedule::num_tasks(order)});
     times.end_ns = M::clock_ns();
     return true;
 }

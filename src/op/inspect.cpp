@@ -12,10 +12,13 @@
 namespace gcmoe {
 
 bool Placement::holds() const {
+    const auto within = [](const std::vector<int>& ran, const std::vector<int>& map) {
+        return std::all_of(ran.begin(), ran.end(), [&map](int sm) {
+            return std::binary_search(map.begin(), map.end(), sm);
+        });
+    };
     return dispatch_ran == dispatch_map && compute_ran == compute_map &&
-           std::all_of(combine_ran.begin(), combine_ran.end(), [this](int sm) {
-               return std::binary_search(compute_map.begin(), compute_map.end(), sm);
-           });
+           within(shared_ran, dispatch_map) && within(combine_ran, compute_map);
 }
 
 namespace op {

@@ -112,6 +112,9 @@ Status check_units(const PlanOptions& options, const Machine& machine) {
 }
 
 Status check_kernel(const Machine& machine, const PlanOptions& options) {
+    if (options.shared_experts == SharedExperts::kRole4 && !machine.has_role4) {
+        return bad(options, "shared_experts = role 4, which only the GPU backend has");
+    }
     if (machine.second_columns == 0 || options.second_columns == machine.second_columns) return {};
     return bad(options, fmt::format("second_columns = {} must be {} (the GPU kernel's task width)",
                                     options.second_columns, machine.second_columns));
@@ -201,6 +204,8 @@ Status choose_plan(const Shape& shape, int max_tokens, const PlanOptions& option
     plan->name = filled.name;
     plan->lead_blocks = static_cast<std::uint32_t>(filled.lead_blocks);
     plan->overlap = filled.overlap;
+    const bool asks = filled.shared_experts != SharedExperts::kInOrder;
+    plan->has_role4 = asks && machine.has_role4 && shape.shared_inter > 0;
     layout::PlanMemory& memory = plan->memory;
     memory.row_block = static_cast<std::uint32_t>(filled.row_block);
     memory.ring_blocks = static_cast<std::uint32_t>(filled.ring_blocks);

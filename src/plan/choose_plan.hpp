@@ -27,6 +27,7 @@ struct Machine {
     std::uint64_t ring_bytes = 16ULL << 20;
     int units_of_share = 0;  // SMs of the rank, all of which a plan hands out; 0 = no such rule
     int second_columns = 0;  // the only task width of the kernels; 0 = any
+    bool has_role4 = false;  // the backend has one
     int lead_tasks_per_unit = 0;  // tasks that the first GEMMs run ahead by; 0 = two blocks
     int default_dispatch = 0;     // 0 = the floors
     int default_compute = 0;
@@ -48,6 +49,7 @@ constexpr Machine gpu_machine(int sms, int ranks) {
     // V4.1-Flash, 32 tokens, 116 SMs (38 tasks a block): 512 us with a lead of 2 blocks, 430 with
     // 4, 394 with 8, 391 with 12 (one H200, 2026-12-01).
     machine.lead_tasks_per_unit = 4;
+    machine.has_role4 = true;
     // A rank alone pulls from its own memory, for which 8 SMs are enough (V4.1-Flash at 1, 32, 128,
     // 256 tokens: 70, 269, 298, 368 us with 8, 79, 280, 310, 385 with 16). Of a share, an eighth.
     machine.default_dispatch = ranks == 1 ? 8 : 2 * ((pairs + 7) / 8);

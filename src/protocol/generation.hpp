@@ -30,13 +30,20 @@ template <SignalMemory M>
     return peer < 0;
 }
 
+// The lists of tasks that a launch dealt out.
+struct DealtTasks {
+    std::uint64_t tasks = 0;         // role 2's
+    std::uint64_t shared_tasks = 0;  // of the list that role 4 shares with role 2; 0 without role 4
+    bool has_role4 = false;
+};
+
 // Role 3's end, one call per unit. The last unit moves the state to the next launch (R25):
 // everything the launch counted has been counted, because roles 1 and 2 have ended and every peer's
-// `done` has been seen. `num_blocks`, `num_tasks`: of this launch. Single words are plain: the next
+// `done` has been seen. `num_blocks`, `dealt`: of this launch. Single words are plain: the next
 // launch is ordered after.
 template <SignalMemory M>
 GCMOE_HD void end_launch(const layout::RankMemory& memory, const Launch& launch,
-                         std::uint32_t num_blocks, std::uint64_t num_tasks) {
+                         std::uint32_t num_blocks, const DealtTasks& dealt) {
     layout::PlanWords& words = *memory.words();
     const std::uint64_t units = memory.plan.compute_units;
     const std::uint64_t arrived = M::add_acq_rel(&words.role3_arrived, std::uint64_t{1}) + 1;
@@ -45,7 +52,10 @@ GCMOE_HD void end_launch(const layout::RankMemory& memory, const Launch& launch,
     layout::StateWords& state = *memory.state();
     words.s0 = launch.s0 + num_blocks;
     words.launches = launch.launches + 1;
-    words.ticket_base += num_tasks + units;  // each unit of role 2 takes one ticket too many
+    words.ticket_base += dealt.tasks + units;  // each unit of role 2 takes one ticket too many
+    if (dealt.has_role4) {
+        words.shared_ticket_base += dealt.shared_tasks + units + memory.plan.dispatch_units;
+    }
     state.generation = launch.generation;
 }
 

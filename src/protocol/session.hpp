@@ -81,6 +81,8 @@ GCMOE_HD inline void init_plan_signals(const layout::RankMemory& memory, const S
     words.s0 = start.s0;
     words.ticket = start.ticket;
     words.ticket_base = start.ticket;
+    words.shared_ticket = start.ticket;
+    words.shared_ticket_base = start.ticket;
 }
 
 }  // namespace gcmoe::protocol

@@ -15,4 +15,12 @@ GCMOE_HD void take_ticket(const layout::RankMemory& memory, std::uint64_t* ticke
     *ticket = M::add_acq_rel(&words->ticket, std::uint64_t{1}) - words->ticket_base;
 }
 
+// With role 4 the shared expert's tasks are a list of their own: role 4 takes from it once role 1
+// has ended, role 2 when its own list is empty.
+template <SignalMemory M>
+GCMOE_HD void take_shared_ticket(const layout::RankMemory& memory, std::uint64_t* ticket) {
+    layout::PlanWords* words = memory.words();
+    *ticket = M::add_acq_rel(&words->shared_ticket, std::uint64_t{1}) - words->shared_ticket_base;
+}
+
 }  // namespace gcmoe::protocol

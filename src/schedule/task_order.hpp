@@ -62,6 +62,16 @@ GCMOE_HD constexpr Task split_task(TaskKind kind, std::uint64_t ticket,
     return {kind, first_block + at.block, at.index};
 }
 
+// With role 4 the shared expert's tasks are an order of their own.
+GCMOE_HD constexpr TaskOrder routed_part(TaskOrder order) {
+    order.shared_blocks = 0;
+    return order;
+}
+GCMOE_HD constexpr TaskOrder shared_part(TaskOrder order) {
+    order.num_blocks = 0;
+    return order;
+}
+
 // The task of a ticket, 0 <= ticket < num_tasks(order).
 GCMOE_HD constexpr Task task_at(const TaskOrder& order, std::uint64_t ticket) {
     const std::uint64_t shared_first = std::uint64_t{order.shared_blocks} * order.shared_n1;

@@ -36,6 +36,7 @@ GpuLayer::GpuLayer(const Shape& shape, const LayerOptions& options)
     op_options.plans[0].row_block = options.row_block;
     op_options.plans[0].ring_blocks = options.ring_blocks;
     op_options.plans[0].overlap = options.overlap;
+    op_options.plans[0].shared_experts = options.shared_experts;
     op_options.plans[0].partition.dispatch_units = options.dispatch_units;
     must(Group::in_process(shape.num_ranks, {}, &group_));
     const auto& weights = packed_layer(shape);
@@ -215,7 +216,7 @@ std::string GpuLayer::placement_text() {
         text += "rank " + std::to_string(rank);
         for (const auto* list :
              {&placement.dispatch_map, &placement.dispatch_ran, &placement.compute_map,
-              &placement.compute_ran, &placement.combine_ran}) {
+              &placement.compute_ran, &placement.shared_ran, &placement.combine_ran}) {
             text += " [";
             for (const int sm : *list) text += std::to_string(sm) + " ";
             text += "]";

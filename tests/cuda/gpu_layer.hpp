@@ -18,6 +18,7 @@ struct LayerOptions {
     int ring_blocks = 0;
     bool overlap = true;
     bool poison = true;
+    SharedExperts shared_experts = SharedExperts::kAuto;
     int capacity = 256;  // of each rank
     double deadline_s = 10.0;
 };

@@ -106,6 +106,38 @@ TEST_F(CudaOperator, SameBitsForEveryRowBlockAndOverlap) {
     }
 }
 
+// The shared expert: in role 2's order, as role 4, as a serial launch; over many launches, whose
+// shares of the work differ.
+TEST_F(CudaOperator, SameBitsForSharedExpertsInOrderAndAsRole4) {
+    constexpr int kTokens = 100;
+    const auto shape_of = [](int ranks) {
+        Shape shape = narrow_shape(ranks);
+        shape.shared_inter = 384;
+        return shape;
+    };
+    std::vector<std::uint16_t> wanted;
+    for (const int ranks : {1, 2, 8}) {
+        for (const SharedExperts who : {SharedExperts::kInOrder, SharedExperts::kRole4}) {
+            for (const LaunchMode mode :
+                 {LaunchMode::kSerial, LaunchMode::kGraph, LaunchMode::kEager}) {
+                LayerOptions options;
+                options.launch_mode = mode;
+                options.shared_experts = who;
+                GpuLayer layer(shape_of(ranks), options);
+                for (int launch = 0; launch < 10; ++launch) {
+                    const auto rows = layer.run(kTokens);
+                    if (wanted.empty()) wanted = rows;
+                    ASSERT_EQ(rows, wanted)
+                        << ranks << " ranks, mode " << static_cast<int>(mode) << ", role 4 "
+                        << (who == SharedExperts::kRole4) << ", launch " << launch;
+                    ASSERT_EQ(layer.run(3), layer.run(3));
+                }
+                EXPECT_TRUE(layer.placements_hold()) << layer.placement_text();
+            }
+        }
+    }
+}
+
 // A token's bits do not depend on what else is in the batch.
 TEST_F(CudaOperator, BatchInvariant) {
     constexpr int kTokens = 256;

@@ -161,6 +161,8 @@ Status create_operators(const CheckOptions& options, CaseRun* run) {
     GCMOE_RETURN_IF_ERROR(parse_launch_mode(options.gpu, &op_options.launch_mode));
     op_options.max_tokens = run->suite_case.capacity;
     op_options.plans = {run->plan};
+    GCMOE_RETURN_IF_ERROR(
+        parse_shared_experts(options.gpu, &op_options.plans.front().shared_experts));
     op_options.wait_limits = {options.deadline_s, options.deadline_s};
     op_options.capture = true;
     op_options.poison = run->suite_case.poison;

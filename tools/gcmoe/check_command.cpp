@@ -96,7 +96,9 @@ Status check_word(const char* option, const std::string& value, const char* firs
 
 Status check_options(const CheckOptions& options) {
     LaunchMode mode = LaunchMode::kGraph;
+    SharedExperts shared_experts = SharedExperts::kAuto;
     GCMOE_RETURN_IF_ERROR(parse_launch_mode(options.gpu, &mode));
+    GCMOE_RETURN_IF_ERROR(parse_shared_experts(options.gpu, &shared_experts));
     if (!options.size.empty()) {
         GCMOE_RETURN_IF_ERROR(check_word("--size", options.size, "full", "reduced"));
     }

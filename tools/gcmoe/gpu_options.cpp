@@ -14,6 +14,12 @@ void add_gpu_options(CLI::App& command, GpuOptions* options) {
                     "and profilers) (graph)")
         ->type_name("MODE")
         ->group("GPU");
+    command
+        .add_option("--shared-experts", options->shared_experts,
+                    "GPU: in-order (role 2), or role4 (the communication partition after role 1, "
+                    "helped by role 2) (role4)")
+        ->type_name("WHO")
+        ->group("GPU");
     command.add_option("--device", options->device, "GPU: CUDA's number of the device (0)")
         ->group("GPU");
 }
@@ -27,6 +33,20 @@ Status parse_launch_mode(const GpuOptions& options, LaunchMode* mode) {
         *mode = LaunchMode::kSerial;
     } else {
         return option_error("--launch", options.launch, "must be one of graph, eager, serial");
+    }
+    return {};
+}
+
+Status parse_shared_experts(const GpuOptions& options, SharedExperts* shared_experts) {
+    if (options.shared_experts == "auto") {
+        *shared_experts = SharedExperts::kAuto;
+    } else if (options.shared_experts == "in-order") {
+        *shared_experts = SharedExperts::kInOrder;
+    } else if (options.shared_experts == "role4") {
+        *shared_experts = SharedExperts::kRole4;
+    } else {
+        return option_error("--shared-experts", options.shared_experts,
+                            "must be one of auto, in-order, role4");
     }
     return {};
 }

@@ -17,12 +17,15 @@ namespace gcmoe::cli {
 struct GpuOptions {
     std::string launch = "graph";
     int device = 0;
+    std::string shared_experts = "auto";
 };
 
 void add_gpu_options(CLI::App& command, GpuOptions* options);
 
 // Errors: kBadInput naming option and value.
 Status parse_launch_mode(const GpuOptions& options, LaunchMode* mode);
+
+Status parse_shared_experts(const GpuOptions& options, SharedExperts* shared_experts);
 
 // Virtual ranks need 2 hardware queues each, and CUDA reads CUDA_DEVICE_MAX_CONNECTIONS once: sets
 // it to 32, its most, unless the caller has set it, and says so. Call before anything asks for a

@@ -220,7 +220,9 @@ Status check_run_options(const RunOptions& options) {
     GCMOE_RETURN_IF_ERROR(check_word("--executor", options.executor, {"threads", "stepper"}));
     GCMOE_RETURN_IF_ERROR(check_word("--index-type", options.index_type, {"int32", "int64"}));
     LaunchMode mode = LaunchMode::kGraph;
+    SharedExperts shared_experts = SharedExperts::kAuto;
     GCMOE_RETURN_IF_ERROR(parse_launch_mode(options.gpu, &mode));
+    GCMOE_RETURN_IF_ERROR(parse_shared_experts(options.gpu, &shared_experts));
     GCMOE_RETURN_IF_ERROR(check_at_least("--capacity", options.capacity, 0));
     GCMOE_RETURN_IF_ERROR(check_at_least("--launches", options.launches, 1));
     GCMOE_RETURN_IF_ERROR(check_at_least("--deadline", options.deadline_s, 0.0));
@@ -282,10 +284,12 @@ OperatorOptions operator_options(const RunOptions& options, int capacity) {
     out.backend = options.backend;
     out.max_tokens = capacity;
     out.device = options.gpu.device;
-    (void)parse_launch_mode(options.gpu, &out.launch_mode);  // check_run_options has asked
+    // check_run_options has asked whether these are right.
+    (void)parse_launch_mode(options.gpu, &out.launch_mode);
     out.index_type = options.index_type == "int32" ? IndexType::kInt32 : IndexType::kInt64;
     out.plans = {options.plan};
     out.plans.front().overlap = !options.no_overlap;
+    (void)parse_shared_experts(options.gpu, &out.plans.front().shared_experts);
     out.wait_limits = {options.deadline_s, options.deadline_s};
     out.capture = !options.no_verify;
     return out;

@@ -11,6 +11,7 @@
 #include "base/math.hpp"
 #include "cuda/device/gpu_launch.cuh"
 #include "cuda/device/gpu_memory.cuh"
+#include "cuda/device/launch_order.cuh"
 #include "cuda/ptx/copy.cuh"
 #include "cuda/ptx/sync.cuh"
 #include "numerics/bf16.hpp"
@@ -96,17 +97,18 @@ __device__ __forceinline__ void finish(const GpuLaunch& gpu, const protocol::Lau
     const layout::RankMemory& memory = gpu.memory;
     const std::uint32_t num_blocks =
         protocol::low_word(GpuMemory::load_acquire(memory.num_blocks()));
-    schedule::TaskOrder order;
-    order.num_blocks = num_blocks;
-    order.n1 = memory.plan.n1;
-    order.n2 = memory.plan.n2;
-    order.shared_n1 = memory.shared_chunks;
-    order.shared_blocks =
-        memory.shared_chunks == 0 ? 0 : ceil_div(launch.num_tokens, memory.plan.row_block);
+    const schedule::TaskOrder order = device::task_order(gpu, num_blocks, launch.num_tokens);
     if (ptx::cta_idx() == 0 && memory.shared_chunks != 0) {
         protocol::top_up_shared<GpuMemory>(memory, order.shared_blocks);
     }
-    protocol::end_launch<GpuMemory>(memory, launch, num_blocks, schedule::num_tasks(order));
+    protocol::DealtTasks dealt;
+    dealt.tasks = schedule::num_tasks(order);
+    if (gpu.has_role4 != 0) {
+        dealt.tasks = schedule::num_tasks(schedule::routed_part(order));
+        dealt.shared_tasks = schedule::num_tasks(schedule::shared_part(order));
+        dealt.has_role4 = true;
+    }
+    protocol::end_launch<GpuMemory>(memory, launch, num_blocks, dealt);
 }
 
 // The whole role for one CTA. `failed`: a word in shared memory. Returns false if it left early.

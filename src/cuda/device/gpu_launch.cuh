@@ -54,6 +54,8 @@ struct GpuLaunch {
     std::uint32_t hidden = 0;
     std::uint32_t lead_blocks = 1;
     std::uint32_t overlap = 1;
+    std::uint32_t has_role4 = 0;   // the shared expert's tasks are a list of their own
+    std::uint32_t is_role4 = 0;    // this kernel takes from that list only
     std::uint32_t is_warm_up = 0;  // 1: the kernel returns at once (see prepare_kernel)
     layout::KOrder order = layout::KOrder::kQuadBlock;
     WeightPlacement weight_placement = WeightPlacement::kBeforeRequantise;
@@ -65,6 +67,7 @@ struct GpuLaunch {
     GpuTimes* dispatch_times = nullptr;  // (dispatch_units)
     GpuTimes* compute_times = nullptr;   // (compute_units)
     GpuTimes* combine_times = nullptr;   // (compute_units)
+    GpuTimes* shared_times = nullptr;    // (dispatch_units) role 4
 };
 
 // The limit of this launch's waits; decided on the device, so that a captured launch can be both.

@@ -121,8 +121,9 @@ __device__ __forceinline__ bool run_role2(const GpuLaunch& gpu, SharedStorage<kM
     if (thread == 0) init_barriers(shared);
     ptx::cta_barrier();
     Launch launch;
-    const bool begun = protocol::begin_launch<GpuMemory>(gpu.memory, Role::kCompute, ptx::cta_idx(),
-                                                         device::wait_limit(gpu), &launch);
+    const bool begun = protocol::begin_launch<GpuMemory>(
+        gpu.memory, gpu.is_role4 != 0 ? Role::kShared : Role::kCompute, ptx::cta_idx(),
+        device::wait_limit(gpu), &launch);
     if (!begun) shared->abort = 1;
     ptx::cta_barrier();
     if (aborted(&shared->abort)) return false;

@@ -20,7 +20,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     role2_kernel(const __grid_constant__ device::GpuLaunch launch) {
     extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
     if (launch.is_warm_up != 0) return;
-    device::GpuTimes* times = &launch.compute_times[ptx::cta_idx()];
+    device::GpuTimes* units = launch.is_role4 != 0 ? launch.shared_times : launch.compute_times;
+    device::GpuTimes* times = &units[ptx::cta_idx()];
     device::note_begin(times);
     auto* shared = reinterpret_cast<SharedStorage<kMaxRows>*>(shared_bytes);
     device::note_end(times, run_role2<kK32>(launch, shared));
@@ -35,8 +36,9 @@ cudaError_t prepare_role2_instance() {
 template <bool kK32, std::uint32_t kMaxRows>
 cudaError_t launch_role2_instance(const device::GpuLaunch& launch, cudaStream_t stream) {
     constexpr std::size_t kBytes = device::one_cta_per_sm(sizeof(SharedStorage<kMaxRows>));
-    return device::launch_kernel(&role2_kernel<kK32, kMaxRows>,
-                                 {launch.memory.plan.compute_units, kThreads, kBytes}, launch,
+    const layout::PlanMemory& plan = launch.memory.plan;
+    const unsigned units = launch.is_role4 != 0 ? plan.dispatch_units : plan.compute_units;
+    return device::launch_kernel(&role2_kernel<kK32, kMaxRows>, {units, kThreads, kBytes}, launch,
                                  stream);
 }
 

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "base/math.hpp"
+#include "cuda/device/launch_order.cuh"
 #include "cuda/gemm/sm90_frame.cuh"
 #include "cuda/ptx/math.cuh"
 #include "protocol/barrier.hpp"
@@ -26,7 +27,9 @@ struct TaskWarp {
     const GpuLaunch& gpu;
     const Launch& launch;
     SharedStorage<kMaxRows>* shared;
-    schedule::TaskOrder order;
+    schedule::TaskOrder order;         // role 2's list
+    schedule::TaskOrder shared_order;  // with role 4: the shared expert's list
+    bool in_shared;                    // takes from shared_order
 
     [[nodiscard]] __device__ __forceinline__ std::uint32_t lane() const {
         return ptx::thread_idx() % 32;
@@ -54,16 +57,32 @@ struct TaskWarp {
         return false;
     }
 
-    // Lane 0: the next ticket's task; false = this CTA gives up.
+    // Lane 0: the next task of role 2's list, then (with role 4) of the shared one. False = none.
+    __device__ __forceinline__ bool take(schedule::Task* task) {
+        std::uint64_t ticket = 0;
+        if (!in_shared) {
+            protocol::take_ticket<GpuMemory>(gpu.memory, &ticket);
+            if (ticket < schedule::num_tasks(order)) {
+                *task = schedule::task_at(order, ticket);
+                return true;
+            }
+            in_shared = true;
+        }
+        if (gpu.has_role4 == 0) return false;
+        protocol::take_shared_ticket<GpuMemory>(gpu.memory, &ticket);
+        if (ticket >= schedule::num_tasks(shared_order)) return false;
+        *task = schedule::task_at(shared_order, ticket);
+        return true;
+    }
+
+    // Lane 0: the next task; false = this CTA gives up.
     __device__ __forceinline__ bool next_task(GpuTask* task) {
         const layout::RankMemory& memory = gpu.memory;
-        std::uint64_t ticket = 0;
-        protocol::take_ticket<GpuMemory>(memory, &ticket);
-        if (ticket >= schedule::num_tasks(order)) {
+        schedule::Task from;
+        if (!take(&from)) {
             task->is_end = 1;
             return true;
         }
-        const schedule::Task from = schedule::task_at(order, ticket);
         task->kind = from.kind;
         task->block = from.block;
         task->index = from.index;
@@ -188,22 +207,21 @@ template <std::uint32_t kMaxRows>
 __device__ __forceinline__ void run_task_warp(const GpuLaunch& gpu, const Launch& launch,
                                               SharedStorage<kMaxRows>* shared) {
     std::uint32_t num_blocks = 0;
-    if (ptx::thread_idx() % 32 == 0) {
+    if (ptx::thread_idx() % 32 == 0 && gpu.is_role4 == 0) {
         const bool ok =
             (gpu.overlap != 0 || protocol::wait_role1_left<GpuMemory>(gpu.memory, launch)) &&
             protocol::wait_num_blocks<GpuMemory>(gpu.memory, launch, &num_blocks);
         if (!ok) shared->abort = 1;
     }
     num_blocks = ptx::shuffle(num_blocks, 0);
-    schedule::TaskOrder order;
-    order.num_blocks = num_blocks;
-    order.n1 = gpu.memory.plan.n1;
-    order.n2 = gpu.memory.plan.n2;
-    order.lead = gpu.lead_blocks;
-    order.shared_n1 = gpu.memory.shared_chunks;
-    order.shared_blocks =
-        gpu.memory.shared_chunks == 0 ? 0 : ceil_div(launch.num_tokens, gpu.memory.plan.row_block);
-    TaskWarp<kMaxRows> warp{gpu, launch, shared, order};
+    const schedule::TaskOrder all = device::task_order(gpu, num_blocks, launch.num_tokens);
+    const bool split = gpu.has_role4 != 0;
+    TaskWarp<kMaxRows> warp{gpu,
+                            launch,
+                            shared,
+                            split ? schedule::routed_part(all) : all,
+                            schedule::shared_part(all),
+                            gpu.is_role4 != 0};
     warp.run();
 }
 

@@ -98,6 +98,7 @@ class CudaRank final : public backend::RankBackend {
         std::vector<GpuTimes> dispatch;
         std::vector<GpuTimes> compute;
         std::vector<GpuTimes> combine;
+        std::vector<GpuTimes> shared;
     };
     void select_device() const { cudaSetDevice(setup_.device); }
     Status allocate();
@@ -118,7 +119,8 @@ class CudaRank final : public backend::RankBackend {
     DeviceBuffer heap_;
     DeviceBuffer local_;
     std::vector<DeviceBuffer> old_heaps_;  // mapped until the rank goes
-    DeviceBuffer times_;                   // GpuTimes: (most dispatch, most compute, most compute)
+    DeviceBuffer times_;                   // GpuTimes: (most dispatch, most compute twice, most
+                                           // dispatch)
     std::size_t most_dispatch_ = 0;
     std::size_t most_compute_ = 0;
     int last_plan_idx_ = 0;
@@ -137,7 +139,7 @@ Status CudaRank::allocate() {
         most_dispatch_ = std::max<std::size_t>(most_dispatch_, plan.memory.dispatch_units);
         most_compute_ = std::max<std::size_t>(most_compute_, plan.memory.compute_units);
     }
-    GCMOE_RETURN_IF_ERROR(times_.allocate((most_dispatch_ + 2 * most_compute_) * sizeof(GpuTimes),
+    GCMOE_RETURN_IF_ERROR(times_.allocate(2 * (most_dispatch_ + most_compute_) * sizeof(GpuTimes),
                                           "the times of a launch"));
     const int value = setup_.poison ? 0xFF : 0;
     GCMOE_RETURN_IF_ERROR(
@@ -249,6 +251,7 @@ device::GpuLaunch CudaRank::make_launch(const LaunchRequest& request, std::uint1
     launch.hidden = static_cast<std::uint32_t>(setup_.shape.hidden);
     launch.lead_blocks = plan.lead_blocks;
     launch.overlap = plan.overlap ? 1 : 0;
+    launch.has_role4 = plan.has_role4 ? 1 : 0;
     launch.order = layout::routed_k_order(setup_.shape.activation_scale);
     launch.weight_placement = setup_.shape.weight_placement;
     launch.first_limit_ns = backend::limit_ns(setup_.wait_limits.first_launch_s);
@@ -258,6 +261,7 @@ device::GpuLaunch CudaRank::make_launch(const LaunchRequest& request, std::uint1
     launch.dispatch_times = times_.as<GpuTimes>();
     launch.compute_times = launch.dispatch_times + most_dispatch_;
     launch.combine_times = launch.compute_times + most_compute_;
+    launch.shared_times = launch.combine_times + most_compute_;
     return launch;
 }
 
@@ -344,9 +348,11 @@ CudaRank::Times CudaRank::read_times() {
     const layout::PlanMemory& plan = setup_.plans[static_cast<std::size_t>(last_plan_idx_)].memory;
     const GpuTimes* compute = all.data() + most_dispatch_;
     const GpuTimes* combine = compute + most_compute_;
+    const GpuTimes* shared = combine + most_compute_;
     return {{all.data(), all.data() + plan.dispatch_units},
             {compute, compute + plan.compute_units},
-            {combine, combine + plan.compute_units}};
+            {combine, combine + plan.compute_units},
+            {shared, shared + plan.dispatch_units}};
 }
 
 LaunchTimes CudaRank::times() {
@@ -372,6 +378,7 @@ Placement CudaRank::placement() {
     placement.dispatch_ran = sms(times.dispatch);
     placement.compute_ran = sms(times.compute);
     placement.combine_ran = sms(times.combine);
+    placement.shared_ran = sms(times.shared);
     return placement;
 }
 

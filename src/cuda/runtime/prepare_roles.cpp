@@ -7,6 +7,7 @@
 #include "cuda/device/device_buffer.hpp"
 #include "cuda/dispatch/role1_dispatch.hpp"
 #include "cuda/gemm/sm90_role2_gemm.hpp"
+#include "cuda/gemm/sm90_role4_shared.hpp"
 
 namespace gcmoe::cuda::runtime {
 
@@ -37,6 +38,8 @@ Status warm_up_roles(cudaStream_t dispatch, cudaStream_t compute) {
         for (const auto scale : {ActivationScale::kFp32K128, ActivationScale::kUe8m0K32}) {
             GCMOE_RETURN_IF_ERROR(
                 cuda_status(gemm::launch_role2(nothing, scale, compute), "warming up role 2"));
+            GCMOE_RETURN_IF_ERROR(
+                cuda_status(gemm::launch_role4(nothing, scale, dispatch), "warming up role 4"));
         }
     }
     GCMOE_RETURN_IF_ERROR(

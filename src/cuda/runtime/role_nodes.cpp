@@ -6,6 +6,7 @@
 #include "cuda/device/device_buffer.hpp"
 #include "cuda/dispatch/role1_dispatch.hpp"
 #include "cuda/gemm/sm90_role2_gemm.hpp"
+#include "cuda/gemm/sm90_role4_shared.hpp"
 
 namespace gcmoe::cuda::runtime {
 
@@ -35,6 +36,10 @@ Status ForkJoin::begin(const RankLaunch& rank, cudaEvent_t fork) {
     GCMOE_RETURN_IF_ERROR(cuda_status(cudaStreamWaitEvent(compute, fork), "forking role 2"));
     GCMOE_RETURN_IF_ERROR(
         cuda_status(dispatch::launch_role1(rank.launch, dispatch), "launching role 1"));
+    if (rank.launch.has_role4 != 0) {
+        GCMOE_RETURN_IF_ERROR(cuda_status(
+            gemm::launch_role4(rank.launch, rank.activation_scale, dispatch), "launching role 4"));
+    }
     return cuda_status(gemm::launch_role2(rank.launch, rank.activation_scale, compute),
                        "launching role 2");
 }
@@ -42,9 +47,10 @@ Status ForkJoin::begin(const RankLaunch& rank, cudaEvent_t fork) {
 Status ForkJoin::end(const RankLaunch& rank, cudaStream_t stream) {
     const cudaStream_t dispatch = rank.partition->dispatch.stream();
     const cudaStream_t compute = rank.partition->compute.stream();
-    GCMOE_RETURN_IF_ERROR(cuda_status(cudaEventRecord(role1_ended_, dispatch), "joining role 1"));
     GCMOE_RETURN_IF_ERROR(
-        cuda_status(cudaStreamWaitEvent(compute, role1_ended_), "joining role 1"));
+        cuda_status(cudaEventRecord(role1_ended_, dispatch), "joining roles 1 and 4"));
+    GCMOE_RETURN_IF_ERROR(
+        cuda_status(cudaStreamWaitEvent(compute, role1_ended_), "joining roles 1 and 4"));
     GCMOE_RETURN_IF_ERROR(
         cuda_status(combine::launch_role3(rank.launch, compute), "launching role 3"));
     GCMOE_RETURN_IF_ERROR(cuda_status(cudaEventRecord(ended_, compute), "joining role 3"));
@@ -72,6 +78,11 @@ Status run_serial(const std::vector<const RankLaunch*>& ranks, cudaStream_t stre
             GCMOE_RETURN_IF_ERROR(
                 cuda_status(dispatch::launch_role1(launch, stream), "launching role 1"));
         }
+    }
+    for (const RankLaunch* rank : ranks) {
+        if (rank->launch.has_role4 == 0) continue;
+        GCMOE_RETURN_IF_ERROR(cuda_status(
+            gemm::launch_role4(rank->launch, rank->activation_scale, stream), "launching role 4"));
     }
     for (const RankLaunch* rank : ranks) {
         GCMOE_RETURN_IF_ERROR(cuda_status(

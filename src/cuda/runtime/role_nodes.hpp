@@ -1,10 +1,10 @@
 // The roles of a launch on streams: what a graph captures and an eager launch runs.
 //
-//   fork --> role 1 (communication partition) --+
-//        +-> role 2 (compute partition) --------+-> role 3 (compute partition) --> join
+//   fork --> role 1 --> role 4 (communication partition) --+
+//        +-> role 2 (compute partition) -------------------+-> role 3 (compute partition) --> join
 //
 // Roles 1 and 2 of all ranks have no edge between them: they wait for each other through signals,
-// so all of them must be resident together. Role 3 of a rank follows its own roles 1 and 2 only.
+// so all of them must be resident together. Role 3 of a rank follows its own roles only.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -50,8 +50,8 @@ class ForkJoin {
 // Sets every rank's num_tokens, in stream order.
 Status write_num_tokens(const std::vector<const RankLaunch*>& ranks, cudaStream_t stream);
 
-// The four steps of serial mode on one stream of the primary context: publish, pull, role 2, role
-// 3, each over all ranks. No kernel waits for one that has not ended.
+// The steps of serial mode on one stream of the primary context: publish, pull, (role 4,) role 2,
+// role 3, each over all ranks. No kernel waits for one that has not ended.
 Status run_serial(const std::vector<const RankLaunch*>& ranks, cudaStream_t stream);
 
 }  // namespace gcmoe::cuda::runtime
