@@ -218,6 +218,8 @@ LOP3.LUT R47, R47, 0x80808080, R16, 0xea, !PT
 MULTIPLY = "QGMMA.64x16x32.F32.E5M2.E4M3 R24, R44, gdesc[UR16], RZ, !UPT, gsb0\n"
 SHARED = "QGMMA.64x16x32.F32.E4M3.E4M3 R24, R68, gdesc[UR16], RZ, !UPT\n"
 WAIT = "SYNCS.PHASECHK.TRANS64.TRYWAIT P1, [R10+URZ], R9\n@!P1 BRA {back}\n"
+LOOP = "head:\n" + DECODED + "back:\n" + WAIT + MULTIPLY
+END = "ISETP.NE.AND P0, PT, R44, R7, PT\n@P0 BRA {head}\n" + SHARED + "EXIT\n"
 
 
 def planted(text):
@@ -236,53 +238,58 @@ def planted(text):
                                cuda_objects.parse_sass(listing, "sm_90a")["k"])
 
 
-def self_test():
-    end = "ISETP.NE.AND P0, PT, R44, R7, PT\n@P0 BRA {head}\n" + SHARED + "EXIT\n"
-    loop = "head:\n" + DECODED + "back:\n" + WAIT + MULTIPLY
-    cases = [
-        ("decoded in the loop", loop + end, None),
-        ("store after the multiplication", loop + "STS [R3], R24\n" + end, None),
-        ("store before the decode", "head:\nSTS [R3], R24\n" + loop[6:] + end, None),
+def producer_cases():
+    """(title, code, sentence that must come or None): what writes A."""
+    return [
+        ("decoded in the loop", LOOP + END, None),
+        ("store after the multiplication", LOOP + "STS [R3], R24\n" + END, None),
+        ("store before the decode", "head:\nSTS [R3], R24\n" + LOOP[6:] + END, None),
         ("decoded behind it, for the next round",
-         DECODED + "head:\n" + MULTIPLY + DECODED + end, None),
-        ("copied", loop.replace("LOP3.LUT R45, R17, 0x80808080, R45, 0xea, !PT",
+         DECODED + "head:\n" + MULTIPLY + DECODED + END, None),
+        ("copied", LOOP.replace("LOP3.LUT R45, R17, 0x80808080, R45, 0xea, !PT",
                                 "LOP3.LUT R3, R17, 0x80808080, R45, 0xea, !PT\n"
-                                "IMAD.MOV.U32 R45, RZ, RZ, R3") + end, None),
-        ("block out of line", loop.replace(MULTIPLY, "BRA.DIV UR18, {far}\nnear:\n" + MULTIPLY)
-         + end + "far:\nWARPSYNC.COLLECTIVE R3, {near}\nBRA {near}\n", None),
-        ("descriptor", loop.replace("R24, R44, gdesc", "R24, gdesc[UR8], gdesc") + end,
+                                "IMAD.MOV.U32 R45, RZ, RZ, R3") + END, None),
+        ("block out of line", LOOP.replace(MULTIPLY, "BRA.DIV UR18, {far}\nnear:\n" + MULTIPLY)
+         + END + "far:\nWARPSYNC.COLLECTIVE R3, {near}\nBRA {near}\n", None),
+        ("descriptor", LOOP.replace("R24, R44, gdesc", "R24, gdesc[UR8], gdesc") + END,
          "A is not a register"),
-        ("store between", loop.replace(MULTIPLY, "STS.128 [R3], R44\n" + MULTIPLY) + end,
+        ("store between", LOOP.replace(MULTIPLY, "STS.128 [R3], R44\n" + MULTIPLY) + END,
          "STS.128 at 0x80 stands between"),
-        ("store between the producers", loop.replace("PRMT R46", "STSM.16.M88 [R3], R9\nPRMT R46")
-         + end, "STSM.16.M88 at"),
+        ("store between the producers", LOOP.replace("PRMT R46", "STSM.16.M88 [R3], R9\nPRMT R46")
+         + END, "STSM.16.M88 at"),
         ("store behind it, on the way to the next round",
-         DECODED + "head:\n" + MULTIPLY + DECODED + "STS [R3], R24\n" + end, "STS at"),
+         DECODED + "head:\n" + MULTIPLY + DECODED + "STS [R3], R24\n" + END, "STS at"),
         ("store at the loop's head, after the decode behind it",
-         DECODED + "head:\nSTS [R3], R24\n" + MULTIPLY + DECODED + end, "STS at"),
-        ("store out of line", loop.replace(MULTIPLY, "BRA.DIV UR18, {far}\nnear:\n" + MULTIPLY)
-         + end + "far:\nSTS [R3], R9\nBRA {near}\n", "STS at"),
-        ("from shared memory", loop.replace("PRMT R46, R34, R46, R9", "LDS R46, [R3]") + end,
+         DECODED + "head:\nSTS [R3], R24\n" + MULTIPLY + DECODED + END, "STS at"),
+        ("store out of line", LOOP.replace(MULTIPLY, "BRA.DIV UR18, {far}\nnear:\n" + MULTIPLY)
+         + END + "far:\nSTS [R3], R9\nBRA {near}\n", "STS at"),
+        ("from shared memory", LOOP.replace("PRMT R46, R34, R46, R9", "LDS R46, [R3]") + END,
          "R46 of A comes from LDS"),
-        ("wide load over it", loop.replace("PRMT R46, R34, R46, R9", "LDS.64 R46, [R3]").replace(
-            "LOP3.LUT R47, R47, 0x80808080, R16, 0xea, !PT", "NOP") + end,
+        ("wide load over it", LOOP.replace("PRMT R46, R34, R46, R9", "LDS.64 R46, [R3]").replace(
+            "LOP3.LUT R47, R47, 0x80808080, R16, 0xea, !PT", "NOP") + END,
          "R47 of A comes from LDS"),
-        ("spilled", loop.replace("back:", "STL.64 [R1+0x8], R46\nLDL R47, [R1+0xc]\nback:") + end,
+        ("spilled", LOOP.replace("back:", "STL.64 [R1+0x8], R46\nLDL R47, [R1+0xc]\nback:") + END,
          None),
-        ("spilled, a store between", loop.replace(
-            "back:", "STL.64 [R1+0x8], R46\nSTS [R3], R9\nLDL R47, [R1+0xc]\nback:") + end,
+        ("spilled, a store between", LOOP.replace(
+            "back:", "STL.64 [R1+0x8], R46\nSTS [R3], R9\nLDL R47, [R1+0xc]\nback:") + END,
          "STS at"),
-        ("spilled from a load", loop.replace("back:", "LDS R3, [R2]\nSTL [R1+0x8], R3\n"
-                                             "LDL R47, [R1+0x8]\nback:") + end,
+        ("spilled from a load", LOOP.replace("back:", "LDS R3, [R2]\nSTL [R1+0x8], R3\n"
+                                             "LDL R47, [R1+0x8]\nback:") + END,
          "R47 of A comes from LDS"),
-        ("reloaded from a place never stored", loop.replace(
-            "back:", "STL.64 [R1+0x8], R46\nLDL R47, [R1+0x10]\nback:") + end,
+        ("reloaded from a place never stored", LOOP.replace(
+            "back:", "STL.64 [R1+0x8], R46\nLDL R47, [R1+0x10]\nback:") + END,
          "R47 of A is written nowhere"),
-        ("predicated", loop.replace("back:", "@P3 LDS R47, [R3]\nback:") + end,
+        ("predicated", LOOP.replace("back:", "@P3 LDS R47, [R3]\nback:") + END,
          "R47 of A comes from LDS"),
-        ("copied from a load", loop.replace("back:", "LDG.E R3, desc[UR4][R8.64]\n"
-                                            "MOV R45, R3\nback:") + end, "R45 of A comes from LDG"),
-        ("never written", "head:\n" + MULTIPLY + end.replace("R44", "R4"), "is written nowhere"),
+        ("copied from a load", LOOP.replace("back:", "LDG.E R3, desc[UR4][R8.64]\n"
+                                            "MOV R45, R3\nback:") + END, "R45 of A comes from LDG"),
+        ("never written", "head:\n" + MULTIPLY + END.replace("R44", "R4"), "is written nowhere"),
+    ]
+
+
+def way_cases():
+    """The same: on which ways."""
+    return [
         ("decode laid out elsewhere", "BRA {far}\nnear:\n" + MULTIPLY + SHARED + "EXIT\nfar:\n"
          + DECODED + "BRA {near}\n", None),
         ("a way around the decode", "LDS.128 R44, [R8]\n@P2 BRA {near}\n" + DECODED + "near:\n"
@@ -295,17 +302,20 @@ def self_test():
          + MULTIPLY + SHARED, "STS at"),
         ("call between", DECODED + "CALL.REL.NOINC 0x8000\n" + MULTIPLY + SHARED,
          "CALL.REL.NOINC at"),
-        ("spilled on one of two ways", loop.replace("back:", "@P2 BRA {near}\nSTL [R1+0x8], R3\n"
-                                                    "near:\nLDL R47, [R1+0x8]\nback:") + end,
+        ("spilled on one of two ways", LOOP.replace("back:", "@P2 BRA {near}\nSTL [R1+0x8], R3\n"
+                                                    "near:\nLDL R47, [R1+0x8]\nback:") + END,
          "R47 of A is written nowhere"),
-        ("copied under a predicate", loop.replace("back:", "LDS R3, [R2]\n@P2 MOV R45, R3\nback:")
-         + end, "R45 of A comes from LDS"),
+        ("copied under a predicate", LOOP.replace("back:", "LDS R3, [R2]\n@P2 MOV R45, R3\nback:")
+         + END, "R45 of A comes from LDS"),
         ("behind a jump to anywhere", DECODED + "BRX R4 -0x10\n" + MULTIPLY + SHARED,
          "is written nowhere"),
         ("no routed QGMMA", SHARED + "EXIT\n", "0 routed and 1 shared"),
-        ("no shared QGMMA", loop + end.replace(SHARED, ""), "1 routed and 0 shared"),
+        ("no shared QGMMA", LOOP + END.replace(SHARED, ""), "1 routed and 0 shared"),
     ]
-    bad = 0
+
+
+def self_test():
+    cases, bad = producer_cases() + way_cases(), 0
     for title, text, expected in cases:
         errors, _ = judge(planted(text))
         caught = not errors if expected is None else any(expected in error for error in errors)
