@@ -5,18 +5,16 @@ Looked at is every QGMMA of a role2_kernel whose A is E5M2: the routed experts' 
 shared expert's A is E4M3 and is not decoded). For each of them:
 
   1. A is a register (`QGMMA... R24, R44, gdesc[UR16], ...`), not a descriptor.
-  2. The four registers of A come from the decode: walk backwards by address from the QGMMA; at the
-     head of the innermost loop around it go on at that loop's end (a loop that prepares the next
-     chunk decodes behind its QGMMA), back to the QGMMA; then the same for the next loop outwards.
-     The first instruction met that writes the register, and those before it as long as they are
-     predicated, must be PRMT or LOP3. A plain copy (MOV, IMAD.MOV) is followed to its source, a
-     reload from local memory (LDL) to what was stored there (STL); reloads are counted and printed.
-  3. No STS or STSM, of whatever data, on the way from the farthest of these producers to the
-     QGMMA, also not in blocks out of line that a branch on the way jumps to and that come back.
+  2. On every way through the kernel's branches that leads to it, the four registers of A were last
+     written by the decode: by PRMT or LOP3. A plain copy (MOV, IMAD.MOV) is followed to its source,
+     a reload from local memory (LDL) to what was stored there (STL); the reloads are counted and
+     printed. A predicated instruction may not have run: those before it must hold as well.
+  3. On none of these ways stands an STS or STSM, of whatever data, or a call, between the first of
+     these writes and the QGMMA.
 
-A loop is the address range [target, branch] of a backward branch. Walking by address sees every
-instruction between, whichever way the branches go: stricter than following the branches, save that
-producers on a path that is laid out elsewhere are not seen.
+Branches are taken as if any condition could hold: ways that the program never goes are judged too.
+A way that leads back to the kernel's first instruction, or to code whose callers are not known
+(behind a BRX), without a write is an error.
 
 Local memory is the thread's own spill space; what it costs is held by check_registers.py.
 
@@ -36,7 +34,8 @@ PREDICATE = re.compile(r"^!?U?P(T|\d+)$")
 TARGET = re.compile(r"(?:^|\s)(0x[0-9a-f]+)$")
 NO_RESULT = re.compile(r"^(U?[A-Z0-9]*SETP|U?PLOP3|R2P|RET|BRX|JMX|WARPSYNC|NANOSLEEP|ST|STG|STS"
                        r"|STL|STSM|RED|REDG|BAR|CALL)$")
-STORES = ("STS", "STSM")
+BETWEEN = ("STS", "STSM", "CALL")
+ENDS = ("EXIT", "RET", "BRX", "JMX", "KILL")
 DECODE = ("PRMT", "LOP3")
 
 
@@ -100,75 +99,69 @@ def branch_target(instruction):
     return int(match.group(1), 16) if instruction.name == "BRA" and match else None
 
 
+def falls_through(instruction):
+    """False if the next instruction is never the next one to run. (BSYNC stands right before the
+    place that its BSSY names, so it falls through; a call returns.)"""
+    if instruction.predicate:
+        return True
+    if instruction.name == "BRA":
+        return "," in instruction.operands  # a condition among the operands: `P0, 0x9c0`
+    return instruction.name not in ENDS
+
+
 class Listing:
-    """The instructions of one kernel, its loops, and where branches go."""
+    """The instructions of one kernel and the ways between them."""
 
     def __init__(self, code):
         self.code = code
-        self.index = {instruction.address: i for i, instruction in enumerate(code)}
-        self.loops = []
+        index = {instruction.address: i for i, instruction in enumerate(code)}
+        self.before = [[] for _ in code]  # by instruction: those that may run right before it
         self.reloads = 0
         for i, instruction in enumerate(code):
-            target = self.index.get(branch_target(instruction))
-            if target is not None and target <= i:
-                self.loops.append((target, i))
+            target = index.get(branch_target(instruction))
+            if target is not None:
+                self.before[target].append(i)
+            if falls_through(instruction) and i + 1 < len(code):
+                self.before[i + 1].append(i)
 
-    def walk_back(self, at):
-        """Indices before `at` in the order of the head comment, each once."""
-        around = sorted({loop for loop in self.loops if loop[0] <= at <= loop[1]},
-                        key=lambda loop: loop[1] - loop[0])
-        seen_first, seen_last = at, at
-        for first, last in around + [(0, len(self.code) - 1)]:
-            yield from range(seen_first - 1, first - 1, -1)
-            if (first, last) in self.loops:
-                yield from range(last, seen_last, -1)
-                seen_last = max(seen_last, last)
-            seen_first = min(seen_first, first)
+    def sources(self, i, register, offset):
+        """What instruction i means for a value in `register`, or at `offset` of local memory:
+        (True if it is a producer, places (register, offset) where the value may be before i)."""
+        instruction, here = self.code[i], (register, offset)
+        may_skip = [here] if instruction.predicate else []
+        if offset is not None:
+            stored = stored_to(instruction, offset)
+            return False, [here] if stored is None else [(stored, None)] + may_skip
+        if register not in written(instruction):
+            return False, [here]
+        if instruction.name == "LDL" and local_offset(instruction) is not None:
+            place = local_offset(instruction) + 4 * (register - written(instruction)[0])
+            return False, [(None, place)] + may_skip
+        source = copied_from(instruction)
+        if source is not None:
+            return False, [(source, None)] + may_skip
+        return True, may_skip
 
     def producers(self, at, register):
-        """(indices of the instructions that last wrote a register, path walked), by rule 2."""
-        found, path = [], []
-        offset = None  # in local memory, while the value is there
-        for i in self.walk_back(at):
-            path.append(i)
-            instruction = self.code[i]
-            if offset is not None:
-                register = stored_to(instruction, offset)
-                offset = offset if register is None else None
-                continue
-            if register not in written(instruction):
-                continue
-            if not instruction.predicate and instruction.name == "LDL":
-                offset = local_offset(instruction)
-                if offset is not None:
-                    offset += 4 * (register - written(instruction)[0])
-                    self.reloads += 1
-                    continue
-            source = copied_from(instruction)
-            if source is not None and not instruction.predicate:
-                register = source
-                continue
-            found.append(i)
-            if not instruction.predicate:
-                return found, path
-        return [], path
-
-    def out_of_line(self, path):
-        """Indices of blocks elsewhere that a branch on the path enters and that come back to it."""
-        inside, found = set(path), []
-        for i in path:
-            start = self.index.get(branch_target(self.code[i]))
-            if start is None or start in inside or start < i:
-                continue
-            block = []
-            for k in range(start, len(self.code)):
-                block.append(k)
-                last = self.code[k]
-                if last.name in ("BRA", "EXIT", "RET", "BRX") and not last.predicate:
-                    break
-            if self.index.get(branch_target(self.code[block[-1]])) in inside:
-                found += block
-        return found
+        """(instructions that last wrote a register, all on the ways from them, True if some way has
+        no write), by rule 2."""
+        found, on_the_way, lost = set(), set(), False
+        left, seen = [(at, register, None)], {(at, register, None)}
+        while left:
+            i, register, offset = left.pop()
+            lost = lost or not self.before[i] or i == 0
+            for k in self.before[i]:
+                is_producer, places = self.sources(k, register, offset)
+                if is_producer:
+                    found.add(k)
+                if places:
+                    on_the_way.add(k)
+                self.reloads += sum(offset is None and place is not None for _, place in places)
+                for place in places:
+                    if (k, *place) not in seen:
+                        seen.add((k, *place))
+                        left.append((k, *place))
+        return found, on_the_way, lost
 
 
 def judge_qgmma(listing, at):
@@ -177,18 +170,18 @@ def judge_qgmma(listing, at):
     match = QGMMA.match(instruction.operands)
     if not match or match.group(3) is None:
         return [f"A is not a register: {instruction.operands}"]
-    sentences, path = [], []
+    sentences, ways = [], set()
     for register in range(int(match.group(3)), int(match.group(3)) + 4):
-        producers, walked = listing.producers(at, register)
-        path = max(path, walked, key=len)
-        if not producers:
-            sentences.append(f"R{register} of A is written nowhere")
-        for producer in (listing.code[i] for i in producers):
+        producers, on_the_way, lost = listing.producers(at, register)
+        ways |= on_the_way
+        if lost:
+            sentences.append(f"R{register} of A is written nowhere on some way")
+        for producer in (listing.code[i] for i in sorted(producers)):
             if producer.name not in DECODE:
                 sentences.append(f"R{register} of A comes from {producer.opcode} at "
                                  f"0x{producer.address:x}, not from PRMT or LOP3")
-    for i in sorted(set(path + listing.out_of_line(path))):
-        if listing.code[i].name in STORES:
+    for i in sorted(ways):
+        if listing.code[i].name in BETWEEN:
             sentences.append(f"{listing.code[i].opcode} at 0x{listing.code[i].address:x} stands "
                              "between the decode and the QGMMA")
     return sentences
@@ -225,6 +218,8 @@ LOP3.LUT R47, R47, 0x80808080, R16, 0xea, !PT
 MULTIPLY = "QGMMA.64x16x32.F32.E5M2.E4M3 R24, R44, gdesc[UR16], RZ, !UPT, gsb0\n"
 SHARED = "QGMMA.64x16x32.F32.E4M3.E4M3 R24, R68, gdesc[UR16], RZ, !UPT\n"
 WAIT = "SYNCS.PHASECHK.TRANS64.TRYWAIT P1, [R10+URZ], R9\n@!P1 BRA {back}\n"
+LOOP = "head:\n" + DECODED + "back:\n" + WAIT + MULTIPLY
+END = "ISETP.NE.AND P0, PT, R44, R7, PT\n@P0 BRA {head}\n" + SHARED + "EXIT\n"
 
 
 def planted(text):
@@ -243,57 +238,84 @@ def planted(text):
                                cuda_objects.parse_sass(listing, "sm_90a")["k"])
 
 
-def self_test():
-    end = "ISETP.NE.AND P0, PT, R44, R7, PT\n@P0 BRA {head}\n" + SHARED + "EXIT\n"
-    loop = "head:\n" + DECODED + "back:\n" + WAIT + MULTIPLY
-    cases = [
-        ("decoded in the loop", loop + end, None),
-        ("store after the multiplication", loop + "STS [R3], R24\n" + end, None),
-        ("store before the decode", "head:\nSTS [R3], R24\n" + loop[6:] + end, None),
+def producer_cases():
+    """(title, code, sentence that must come or None): what writes A."""
+    return [
+        ("decoded in the loop", LOOP + END, None),
+        ("store after the multiplication", LOOP + "STS [R3], R24\n" + END, None),
+        ("store before the decode", "head:\nSTS [R3], R24\n" + LOOP[6:] + END, None),
         ("decoded behind it, for the next round",
-         DECODED + "head:\n" + MULTIPLY + DECODED + end, None),
-        ("copied", loop.replace("LOP3.LUT R45, R17, 0x80808080, R45, 0xea, !PT",
+         DECODED + "head:\n" + MULTIPLY + DECODED + END, None),
+        ("copied", LOOP.replace("LOP3.LUT R45, R17, 0x80808080, R45, 0xea, !PT",
                                 "LOP3.LUT R3, R17, 0x80808080, R45, 0xea, !PT\n"
-                                "IMAD.MOV.U32 R45, RZ, RZ, R3") + end, None),
-        ("block out of line", loop.replace(MULTIPLY, "BRA.DIV UR18, {far}\nnear:\n" + MULTIPLY)
-         + end + "far:\nWARPSYNC.COLLECTIVE R3, {near}\nBRA {near}\n", None),
-        ("descriptor", loop.replace("R24, R44, gdesc", "R24, gdesc[UR8], gdesc") + end,
+                                "IMAD.MOV.U32 R45, RZ, RZ, R3") + END, None),
+        ("block out of line", LOOP.replace(MULTIPLY, "BRA.DIV UR18, {far}\nnear:\n" + MULTIPLY)
+         + END + "far:\nWARPSYNC.COLLECTIVE R3, {near}\nBRA {near}\n", None),
+        ("descriptor", LOOP.replace("R24, R44, gdesc", "R24, gdesc[UR8], gdesc") + END,
          "A is not a register"),
-        ("store between", loop.replace(MULTIPLY, "STS.128 [R3], R44\n" + MULTIPLY) + end,
+        ("store between", LOOP.replace(MULTIPLY, "STS.128 [R3], R44\n" + MULTIPLY) + END,
          "STS.128 at 0x80 stands between"),
-        ("store between the producers", loop.replace("PRMT R46", "STSM.16.M88 [R3], R9\nPRMT R46")
-         + end, "STSM.16.M88 at"),
+        ("store between the producers", LOOP.replace("PRMT R46", "STSM.16.M88 [R3], R9\nPRMT R46")
+         + END, "STSM.16.M88 at"),
         ("store behind it, on the way to the next round",
-         DECODED + "head:\n" + MULTIPLY + DECODED + "STS [R3], R24\n" + end, "STS at"),
+         DECODED + "head:\n" + MULTIPLY + DECODED + "STS [R3], R24\n" + END, "STS at"),
         ("store at the loop's head, after the decode behind it",
-         DECODED + "head:\nSTS [R3], R24\n" + MULTIPLY + DECODED + end, "STS at"),
-        ("store out of line", loop.replace(MULTIPLY, "BRA.DIV UR18, {far}\nnear:\n" + MULTIPLY)
-         + end + "far:\nSTS [R3], R9\nBRA {near}\n", "STS at"),
-        ("from shared memory", loop.replace("PRMT R46, R34, R46, R9", "LDS R46, [R3]") + end,
+         DECODED + "head:\nSTS [R3], R24\n" + MULTIPLY + DECODED + END, "STS at"),
+        ("store out of line", LOOP.replace(MULTIPLY, "BRA.DIV UR18, {far}\nnear:\n" + MULTIPLY)
+         + END + "far:\nSTS [R3], R9\nBRA {near}\n", "STS at"),
+        ("from shared memory", LOOP.replace("PRMT R46, R34, R46, R9", "LDS R46, [R3]") + END,
          "R46 of A comes from LDS"),
-        ("wide load over it", loop.replace("PRMT R46, R34, R46, R9", "LDS.64 R46, [R3]").replace(
-            "LOP3.LUT R47, R47, 0x80808080, R16, 0xea, !PT", "NOP") + end,
+        ("wide load over it", LOOP.replace("PRMT R46, R34, R46, R9", "LDS.64 R46, [R3]").replace(
+            "LOP3.LUT R47, R47, 0x80808080, R16, 0xea, !PT", "NOP") + END,
          "R47 of A comes from LDS"),
-        ("spilled", loop.replace("back:", "STL.64 [R1+0x8], R46\nLDL R47, [R1+0xc]\nback:") + end,
+        ("spilled", LOOP.replace("back:", "STL.64 [R1+0x8], R46\nLDL R47, [R1+0xc]\nback:") + END,
          None),
-        ("spilled, a store between", loop.replace(
-            "back:", "STL.64 [R1+0x8], R46\nSTS [R3], R9\nLDL R47, [R1+0xc]\nback:") + end,
+        ("spilled, a store between", LOOP.replace(
+            "back:", "STL.64 [R1+0x8], R46\nSTS [R3], R9\nLDL R47, [R1+0xc]\nback:") + END,
          "STS at"),
-        ("spilled from a load", loop.replace("back:", "LDS R3, [R2]\nSTL [R1+0x8], R3\n"
-                                             "LDL R47, [R1+0x8]\nback:") + end,
+        ("spilled from a load", LOOP.replace("back:", "LDS R3, [R2]\nSTL [R1+0x8], R3\n"
+                                             "LDL R47, [R1+0x8]\nback:") + END,
          "R47 of A comes from LDS"),
-        ("reloaded from a place never stored", loop.replace(
-            "back:", "STL.64 [R1+0x8], R46\nLDL R47, [R1+0x10]\nback:") + end,
+        ("reloaded from a place never stored", LOOP.replace(
+            "back:", "STL.64 [R1+0x8], R46\nLDL R47, [R1+0x10]\nback:") + END,
          "R47 of A is written nowhere"),
-        ("predicated", loop.replace("back:", "@P3 LDS R47, [R3]\nback:") + end,
+        ("predicated", LOOP.replace("back:", "@P3 LDS R47, [R3]\nback:") + END,
          "R47 of A comes from LDS"),
-        ("copied from a load", loop.replace("back:", "LDG.E R3, desc[UR4][R8.64]\n"
-                                            "MOV R45, R3\nback:") + end, "R45 of A comes from LDG"),
-        ("never written", "head:\n" + MULTIPLY + end.replace("R44", "R4"), "is written nowhere"),
-        ("no routed QGMMA", SHARED + "EXIT\n", "0 routed and 1 shared"),
-        ("no shared QGMMA", loop + end.replace(SHARED, ""), "1 routed and 0 shared"),
+        ("copied from a load", LOOP.replace("back:", "LDG.E R3, desc[UR4][R8.64]\n"
+                                            "MOV R45, R3\nback:") + END, "R45 of A comes from LDG"),
+        ("never written", "head:\n" + MULTIPLY + END.replace("R44", "R4"), "is written nowhere"),
     ]
-    bad = 0
+
+
+def way_cases():
+    """The same: on which ways."""
+    return [
+        ("decode laid out elsewhere", "BRA {far}\nnear:\n" + MULTIPLY + SHARED + "EXIT\nfar:\n"
+         + DECODED + "BRA {near}\n", None),
+        ("a way around the decode", "LDS.128 R44, [R8]\n@P2 BRA {near}\n" + DECODED + "near:\n"
+         + MULTIPLY + SHARED, "R44 of A comes from LDS.128"),
+        ("the same, the condition an operand", "LDS.128 R44, [R8]\nBRA P2, {near}\n" + DECODED
+         + "near:\n" + MULTIPLY + SHARED, "R44 of A comes from LDS.128"),
+        ("no way around it", "LDS.128 R44, [R8]\nBRA {near}\nEXIT\nnear:\n" + DECODED
+         + MULTIPLY + SHARED, None),
+        ("store on one of two ways", DECODED + "@P2 BRA {near}\nSTS [R3], R24\nnear:\n"
+         + MULTIPLY + SHARED, "STS at"),
+        ("call between", DECODED + "CALL.REL.NOINC 0x8000\n" + MULTIPLY + SHARED,
+         "CALL.REL.NOINC at"),
+        ("spilled on one of two ways", LOOP.replace("back:", "@P2 BRA {near}\nSTL [R1+0x8], R3\n"
+                                                    "near:\nLDL R47, [R1+0x8]\nback:") + END,
+         "R47 of A is written nowhere"),
+        ("copied under a predicate", LOOP.replace("back:", "LDS R3, [R2]\n@P2 MOV R45, R3\nback:")
+         + END, "R45 of A comes from LDS"),
+        ("behind a jump to anywhere", DECODED + "BRX R4 -0x10\n" + MULTIPLY + SHARED,
+         "is written nowhere"),
+        ("no routed QGMMA", SHARED + "EXIT\n", "0 routed and 1 shared"),
+        ("no shared QGMMA", LOOP + END.replace(SHARED, ""), "1 routed and 0 shared"),
+    ]
+
+
+def self_test():
+    cases, bad = producer_cases() + way_cases(), 0
     for title, text, expected in cases:
         errors, _ = judge(planted(text))
         caught = not errors if expected is None else any(expected in error for error in errors)

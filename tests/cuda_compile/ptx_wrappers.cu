@@ -12,10 +12,11 @@ namespace gcmoe::cuda {
 __global__ void copies(std::uint8_t* out, const std::uint8_t* from) {
     __shared__ alignas(16) std::uint8_t bytes[256];
     __shared__ std::uint64_t barrier;
-    if (ptx::thread_idx() == 0) {
+    if (ptx::thread_idx() < 32 && ptx::elect_one()) {
         ptx::mbarrier_init(&barrier, 1);
         ptx::mbarrier_init_fence();
-        ptx::mbarrier_arrive_expect(&barrier, 256);
+        ptx::mbarrier_expect(&barrier, 128);
+        ptx::mbarrier_arrive_expect(&barrier, 128);
         ptx::bulk_load(bytes, from, 128, &barrier);
         ptx::bulk_load_once(bytes + 128, from + 128, 128, &barrier, ptx::evict_first_policy());
     }
@@ -24,8 +25,20 @@ __global__ void copies(std::uint8_t* out, const std::uint8_t* from) {
     ptx::mbarrier_arrive(&barrier);
     const ptx::Words4 words = ptx::load_shared_16(bytes + 16 * (ptx::thread_idx() % 16));
     *reinterpret_cast<ptx::Words4*>(out + 16 * ptx::thread_idx()) = words;
+    const ptx::Floats2 pair = ptx::load_shared_floats(bytes + 8 * (ptx::thread_idx() % 32));
+    *reinterpret_cast<ptx::Floats2*>(out + 4096 + 8 * ptx::thread_idx()) = pair;
     ptx::fence_async_proxy_shared();
     ptx::fence_async_proxy();
+}
+
+__global__ void numbers(std::uint32_t* out, const float* from) {
+    const float value = ptx::fma(from[0], from[1], from[2]);
+    __shared__ std::uint32_t largest;
+    if (ptx::thread_idx() == 0) largest = 0;
+    ptx::cta_barrier();
+    ptx::shared_max(&largest, ptx::warp_max(ptx::bf16_pair(value, from[3])));
+    ptx::cta_barrier();
+    out[ptx::thread_idx()] = largest + ptx::e4m3_pair(from[4], value);
 }
 
 __global__ void threads(std::uint64_t* out) {

@@ -11,7 +11,7 @@ namespace gcmoe::cuda {
         float d[32] = {};                                                                      \
         std::uint32_t operands[4] = {a[0], a[1], a[2], a[3]};                                  \
         ptx::wgmma_fence();                                                                    \
-        ptx::name(d, operands, ptx::wgmma_descriptor(a[4]), 0);                                \
+        ptx::name(d, operands, ptx::wgmma_descriptor(ptx::wgmma_descriptor_low(a[4])), 0);     \
         ptx::wgmma_commit();                                                                   \
         ptx::wgmma_wait<0>();                                                                  \
         for (std::uint32_t & operand : operands) ptx::keep_alive(operand);                     \
@@ -25,27 +25,20 @@ GCMOE_COMPILE_WGMMA(wgmma_e5m2_n32)
 GCMOE_COMPILE_WGMMA(wgmma_e5m2_n40)
 GCMOE_COMPILE_WGMMA(wgmma_e5m2_n48)
 GCMOE_COMPILE_WGMMA(wgmma_e5m2_n56)
-GCMOE_COMPILE_WGMMA(wgmma_e5m2_n64)
-GCMOE_COMPILE_WGMMA(wgmma_e4m3_n8)
 GCMOE_COMPILE_WGMMA(wgmma_e4m3_n16)
-GCMOE_COMPILE_WGMMA(wgmma_e4m3_n24)
 GCMOE_COMPILE_WGMMA(wgmma_e4m3_n32)
-GCMOE_COMPILE_WGMMA(wgmma_e4m3_n40)
-GCMOE_COMPILE_WGMMA(wgmma_e4m3_n48)
-GCMOE_COMPILE_WGMMA(wgmma_e4m3_n56)
-GCMOE_COMPILE_WGMMA(wgmma_e4m3_n64)
 
 // The dispatchers choose the wrapper of N.
 template <bool kFp8>
 __global__ void __launch_bounds__(128, 1) by_size(float* out, const std::uint32_t* a) {
     float d[32] = {};
     std::uint32_t operands[4] = {a[0], a[1], a[2], a[3]};
-    const std::uint64_t tokens = ptx::wgmma_descriptor(a[4]);
+    const std::uint64_t tokens = ptx::wgmma_descriptor(ptx::wgmma_descriptor_low(a[4]));
     ptx::wgmma_fence();
     if constexpr (kFp8) {
-        ptx::wgmma_e4m3<64>(d, operands, tokens, 1);
+        ptx::wgmma_e4m3<32>(d, operands, tokens, 1);
     } else {
-        ptx::wgmma_e5m2<64>(d, operands, tokens, 1);
+        ptx::wgmma_e5m2<32>(d, operands, tokens, 1);
     }
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();

@@ -1,13 +1,16 @@
-// The FP4 decode and the promotion of role 2, executed on the host and compared with numerics/ and
-// layout/.
+// The FP4 decode and the promotions of role 2, executed on the host and compared with numerics/ and
+// layout/; the stand-ins for the conversions against numerics/.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <vector>
 
-#include "cuda/gemm/sm90_math.cuh"
+#include "cuda/gemm/sm90_math_steps.cuh"
 #include "layout/weight_tile.hpp"
+#include "numerics/bf16.hpp"
 #include "numerics/e2m1.hpp"
+#include "numerics/e4m3.hpp"
 #include "numerics/e5m2.hpp"
 #include "numerics/hash.hpp"
 #include "numerics/scale_window.hpp"
@@ -64,7 +67,7 @@ void expect_tile_decoded() {
     for (std::uint32_t thread = 0; thread < 128; ++thread) {
         const MathThread me{0, thread / 32, thread % 32 / 4, thread % 4};
         ChunkOperands operands;
-        decode_tile<kNatural>(tile.data(), me, &operands);
+        decode_tile<kNatural>(read_tile<kNatural>(tile.data(), me), &operands);
         for (std::uint32_t half = 0; half < 2; ++half) {
             float row[layout::kChunkK];
             const auto row_idx = static_cast<int>(me.row(half));
@@ -94,34 +97,88 @@ TEST(HostDecode, Ue8m0ValuesOfAllCodes) {
     }
 }
 
-// Each product is rounded before it is added, token scale first, then the row's factor.
-TEST(HostPromotion, RoundsProductsInTheDocumentedOrder) {
-    constexpr std::uint32_t kN = 16;
-    const MathThread me{0, 1, 5, 2};
+constexpr std::uint32_t kN = 16;
+constexpr MathThread kMe{0, 1, 5, 2};
+
+// A chain's sums and accumulators of one thread; element i belongs to column token(i).
+struct Sums {
     float part[kN / 2];
-    float plain[kN / 2];
-    float rows[kN / 2];
-    for (std::uint32_t i = 0; i < kN / 2; ++i) {
-        part[i] = numerics::hash_normal(i);
-        plain[i] = rows[i] = numerics::hash_normal(100 + i);
+    float before[kN / 2];
+    float after[kN / 2];
+    Sums() {
+        for (std::uint32_t i = 0; i < kN / 2; ++i) {
+            part[i] = numerics::hash_normal(i);
+            before[i] = after[i] = numerics::hash_normal(100 + i);
+        }
     }
-    const auto scale_of = [](std::uint32_t token) { return numerics::hash_normal(200 + token); };
+    static std::uint32_t token(std::uint32_t i) { return 8 * (i / 4) + 2 * kMe.q + i % 2; }
+};
+
+// One rounding, and no other, for a product and its sum.
+TEST(HostPromotion, MultipliesByTheTokensScaleWithOneRounding) {
+    Sums sums;
+    alignas(8) std::uint32_t scales[kN];
+    for (std::uint32_t token = 0; token < kN; ++token) {
+        scales[token] = numerics::float_to_bits(numerics::hash_normal(200 + token));
+    }
+    promote<kN>(sums.part, scales, kMe, sums.after);
+    for (std::uint32_t i = 0; i < kN / 2; ++i) {
+        const float scale = numerics::bits_to_float(scales[Sums::token(i)]);
+        EXPECT_EQ(sums.after[i], std::fma(sums.part[i], scale, sums.before[i])) << i;
+    }
+}
+
+// Token scale first, rounded; then the row's factor, which is rounded with the sum.
+template <bool kK32>
+void expect_rows_promoted(std::uint32_t step) {
+    Sums sums;
+    std::uint32_t words[kN];
+    float scales[kN];
+    for (std::uint32_t token = 0; token < kN; ++token) {
+        scales[token] = numerics::hash_normal(200 + token);
+        words[token] = numerics::float_to_bits(scales[token]);
+        if (!kK32) continue;
+        words[token] = static_cast<std::uint32_t>(numerics::splitmix64(token)) & 0x7F7F7F7FU;
+        const std::uint32_t code = words[token] >> (8 * step) & 0xFFU;
+        scales[token] = numerics::ue8m0_to_float(static_cast<std::uint8_t>(code));
+    }
     const float factor[2] = {1.0F / 3, 5.0F / 7};
-    float want_plain[kN / 2];
-    float want_rows[kN / 2];
+    promote_rows<kN, kK32>(sums.part, words, step, kMe, factor, sums.after);
     for (std::uint32_t i = 0; i < kN / 2; ++i) {
-        const std::uint32_t token = 8 * (i / 4) + 2 * me.q + i % 2;
-        const volatile float scaled = part[i] * scale_of(token);
-        const volatile float with_row = scaled * factor[i % 4 / 2];
-        want_plain[i] = plain[i] + scaled;
-        want_rows[i] = rows[i] + with_row;
+        const float scaled = sums.part[i] * scales[Sums::token(i)];
+        EXPECT_EQ(sums.after[i], std::fma(scaled, factor[i % 4 / 2], sums.before[i])) << i;
     }
-    promote<kN>(part, scale_of, me, plain);
-    promote_rows<kN>(part, scale_of, me, factor, rows);
-    for (std::uint32_t i = 0; i < kN / 2; ++i) {
-        EXPECT_EQ(plain[i], want_plain[i]) << i;
-        EXPECT_EQ(rows[i], want_rows[i]) << i;
+}
+
+TEST(HostPromotion, MultipliesByRowsFactorsWithFp32Scales) { expect_rows_promoted<false>(0); }
+TEST(HostPromotion, MultipliesByRowsFactorsWithUe8m0Scales) {
+    for (std::uint32_t step = 0; step < 4; ++step) expect_rows_promoted<true>(step);
+}
+
+// Every upper half of a float, with lower halves at and around the ties of both formats.
+template <class Check>
+void for_many_floats(const Check& check) {
+    for (std::uint32_t upper = 0; upper < 0x10000; ++upper) {
+        for (const std::uint32_t lower : {0x0U, 0x1U, 0x7FFFU, 0x8000U, 0x8001U, 0xFFFFU}) {
+            check(numerics::bits_to_float(upper << 16 | lower));
+        }
     }
+}
+
+TEST(HostConversions, E4m3AsNumericsSaysAndNanAs7f) {
+    for_many_floats([](float value) {
+        const std::uint32_t want = std::isnan(value) ? 0x7FU : numerics::e4m3_from_float(value);
+        ASSERT_EQ(ptx::e4m3_pair(value, 1.0F), 0x3800U | want) << value;
+        ASSERT_EQ(ptx::e4m3_pair(-2.0F, value), 0xC0U | want << 8) << value;
+    });
+}
+
+TEST(HostConversions, Bf16AsNumericsSaysAndNanAs7fff) {
+    for_many_floats([](float value) {
+        const std::uint32_t want = std::isnan(value) ? 0x7FFFU : numerics::bf16_from_float(value);
+        ASSERT_EQ(ptx::bf16_pair(value, 1.0F), 0x3F800000U | want) << value;
+        ASSERT_EQ(ptx::bf16_pair(-2.0F, value), 0xC000U | want << 16) << value;
+    });
 }
 
 }  // namespace

@@ -74,8 +74,8 @@ void expect_same_dispatch(const OperatorState& host, const OperatorState& cpu) {
                            bytes) == 0;
     };
     const auto same_local = [&](std::uint64_t offset, std::size_t bytes) {
-        return std::memcmp(host.backend->host_view().local + offset, cpu.backend->host_view().local + offset,
-                           bytes) == 0;
+        return std::memcmp(host.backend->host_view().local + offset,
+                           cpu.backend->host_view().local + offset, bytes) == 0;
     };
     EXPECT_TRUE(same_heap(heap.recv_count, 16ULL * heap.num_ranks * heap.experts_per_rank));
     EXPECT_TRUE(same_heap(heap.recv_slot, 8ULL * heap.num_ranks * heap.max_slots()));

@@ -9,12 +9,12 @@
 namespace gcmoe::cuda::gemm {
 
 // Resources of sm_90a, kept by ./dev registers --write; spills: bytes of stores / loads
-//   role2_kernel<false, 16>: registers 96, spills 352 / 472
-//   role2_kernel<false, 32>: registers 96, spills 868 / 1228
-//   role2_kernel<false, 64>: registers 96, spills 1436 / 1916
-//   role2_kernel<true, 16>: registers 96, spills 368 / 492
-//   role2_kernel<true, 32>: registers 96, spills 732 / 1156
-//   role2_kernel<true, 64>: registers 96, spills 1424 / 2536
+//   role2_kernel<false, 16>: registers 96, spills 36 / 72
+//   role2_kernel<false, 32>: registers 96, spills 32 / 68
+//   role2_kernel<false, 64>: registers 96, spills 240 / 360
+//   role2_kernel<true, 16>: registers 96, spills 20 / 28
+//   role2_kernel<true, 32>: registers 96, spills 32 / 68
+//   role2_kernel<true, 64>: registers 96, spills 88 / 204
 template <bool kK32, std::uint32_t kMaxRows>
 __global__ void __launch_bounds__(kThreads, 1)
     role2_kernel(const __grid_constant__ device::GpuLaunch launch) {

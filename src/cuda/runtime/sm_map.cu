@@ -24,6 +24,8 @@ constexpr int kSharedBytes = 120 * 1024;
 constexpr std::uint64_t kHoldNs = 100 * 1000;
 
 // Resources (sm_90a): notes which SM each CTA runs on, and stays there for a while.
+// Resources of sm_90a, kept by ./dev registers --write; spills: bytes of stores / loads
+//   note_sm_kernel: registers 10, spills 0 / 0
 __global__ void note_sm_kernel(std::uint32_t* sms, std::uint64_t hold_ns) {
     if (ptx::thread_idx() != 0) return;
     sms[ptx::cta_idx()] = ptx::sm_id();

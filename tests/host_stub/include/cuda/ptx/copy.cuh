@@ -29,4 +29,14 @@ inline Words4 load_shared_16(const void* shared) {
     return words;
 }
 
+struct alignas(8) Floats2 {
+    float f[2];
+};
+
+inline Floats2 load_shared_floats(const void* shared) {
+    Floats2 pair;
+    std::memcpy(&pair, shared, sizeof(pair));
+    return pair;
+}
+
 }  // namespace gcmoe::cuda::ptx

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <bit>
+#include <cmath>
 #include <cstdint>
 
+#include "host_stub/fma_rounding.hpp"
 #include "host_stub/words.hpp"
 
 namespace gcmoe::cuda::ptx {
@@ -27,6 +29,55 @@ inline std::uint32_t count_bits(std::uint32_t bits) {
 inline std::uint32_t first_bit(std::uint32_t bits) {
     return static_cast<std::uint32_t>(std::countr_zero(bits));
 }
+
+// One rounding, as the instruction; two where a test asks for the CPU backend's order.
+inline float fma(float a, float b, float c) {
+    if (host_stub::fma_rounding() == host_stub::FmaRounding::kTwice) return a * b + c;
+    return std::fma(a, b, c);
+}
+
+// `magnitude` (finite) in steps of a format with `mantissa` bits below the leading one and the
+// smallest exponent `lowest`: nearest, ties to even. Exact: FP64 holds every quotient.
+struct HostSteps {
+    int exponent;  // of the leading one; `lowest` for subnormals
+    int steps;     // of 2^(exponent - mantissa)
+};
+inline HostSteps host_round(double magnitude, int mantissa, int lowest) {
+    int exponent = lowest;
+    if (magnitude != 0.0) {
+        std::frexp(magnitude, &exponent);  // magnitude < 2^exponent
+        exponent = exponent - 1 < lowest ? lowest : exponent - 1;
+    }
+    const double steps = std::ldexp(magnitude, mantissa - exponent);
+    return {exponent, static_cast<int>(std::nearbyint(steps))};
+}
+
+// cvt.rn.satfinite.e4m3x2.f32: one half. Infinity saturates too; NaN loses its sign.
+inline std::uint32_t host_e4m3(float value) {
+    if (std::isnan(value)) return 0x7F;
+    const std::uint32_t sign = std::signbit(value) ? 0x80 : 0;
+    const double magnitude = std::fabs(static_cast<double>(value));
+    if (magnitude >= 448.0) return sign | 0x7E;
+    const HostSteps rounded = host_round(magnitude, 3, -6);
+    // 8 to 15 steps are an octave; 16 are the first of the next one.
+    return sign | static_cast<std::uint32_t>(8 * (rounded.exponent + 6) + rounded.steps);
+}
+inline std::uint32_t e4m3_pair(float low, float high) {
+    return host_e4m3(low) | host_e4m3(high) << 8;
+}
+
+// cvt.rn.bf16x2.f32: one half. Subnormals stay, overflow gives infinity, NaN loses sign and bits.
+inline std::uint32_t host_bf16(float value) {
+    if (std::isnan(value)) return 0x7FFF;
+    const std::uint32_t sign = std::signbit(value) ? 0x8000 : 0;
+    if (std::isinf(value)) return sign | 0x7F80;
+    const HostSteps rounded = host_round(std::fabs(static_cast<double>(value)), 7, -126);
+    return sign | static_cast<std::uint32_t>(128 * (rounded.exponent + 126) + rounded.steps);
+}
+inline std::uint32_t bf16_pair(float low, float high) {
+    return host_bf16(low) | host_bf16(high) << 16;
+}
+
 inline std::uint32_t and_or(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
     return (a & b) | c;
 }

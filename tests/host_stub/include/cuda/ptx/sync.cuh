@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "base/check.hpp"
 #include "host_stub/host_cta.hpp"
 #include "host_stub/words.hpp"
 
@@ -20,6 +21,13 @@ inline void named_barrier(std::uint32_t id, std::uint32_t threads) {
 }
 inline void cta_barrier() { named_barrier(0, host_stub::here().cta->num_threads); }
 inline void warp_barrier() { host_stub::exchange({}); }
+
+// The last lane, not the first: nobody may count on which one it is.
+inline bool elect_one() {
+    warp_barrier();
+    const std::uint32_t threads = host_stub::here().cta->num_threads;
+    return host_stub::here().idx % 32 == (threads < 32 ? threads : 32) - 1;
+}
 
 template <class T>
 T shuffle(T value, int lane) {
@@ -48,6 +56,18 @@ std::uint32_t lanes_where(std::uint32_t value, const Holds& holds) {
         if (holds(offers[lane][0])) bits |= 1U << lane;
     }
     return bits;
+}
+
+inline std::uint32_t warp_max(std::uint32_t value) {
+    std::uint32_t largest = value;
+    lanes_where(value, [&largest](std::uint32_t seen) {
+        if (seen > largest) largest = seen;
+        return true;
+    });
+    return largest;
+}
+inline void shared_max(std::uint32_t* word, std::uint32_t value) {
+    if (value > *word) *word = value;
 }
 
 inline std::uint32_t ballot(bool condition) {
@@ -88,6 +108,11 @@ inline void mbarrier_arrive_expect(std::uint64_t* barrier, std::uint32_t bytes) 
     --host.pending;
     host.bytes += static_cast<std::int32_t>(bytes);
     host.settle();
+}
+inline void mbarrier_expect(std::uint64_t* barrier, std::uint32_t bytes) {
+    HostMbarrier& host = host_mbarrier(barrier);
+    GCMOE_CHECK(host.pending != 0, bytes);
+    host.bytes += static_cast<std::int32_t>(bytes);
 }
 inline void mbarrier_arrive(std::uint64_t* barrier) { mbarrier_arrive_expect(barrier, 0); }
 inline void mbarrier_complete(std::uint64_t* barrier, std::uint32_t bytes) {

@@ -17,9 +17,12 @@ template <int kPending>
 void wgmma_wait() {}
 inline void keep_alive(std::uint32_t&) {}
 
-// As the real one: start / 16 in the low 14 bits.
-inline std::uint64_t wgmma_descriptor(std::uint32_t shared_address) {
-    return (shared_address & 0x3FFFF) >> 4;
+// As the real ones: start / 16 in the low 14 bits, K-major rows of 128 bytes, 128-byte swizzle.
+inline std::uint32_t wgmma_descriptor_low(std::uint32_t shared_address) {
+    return (shared_address & 0x3FFFF) >> 4 | 1U << 16;
+}
+inline std::uint64_t wgmma_descriptor(std::uint32_t low) {
+    return std::uint64_t{1U << 30 | 1024 >> 4} << 32 | low;
 }
 
 // Byte k of B's row `token`: 128-byte rows, 16-byte units XORed with the row's low three bits.
