@@ -1,6 +1,7 @@
 #include "reference/dense.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "base/check.hpp"
@@ -94,6 +95,11 @@ Matrix decode_rows(const View& view, int begin) {
     return rows;
 }
 
+Matrix squares(Matrix matrix) {
+    for (double& value : matrix.values) value *= value;
+    return matrix;
+}
+
 }  // namespace
 
 void decode_row(const Mxfp4View& view, int row, double* out) {
@@ -116,39 +122,65 @@ void dot_rows(const Matrix& w, const Matrix& x, Matrix* out) {
 }
 
 template <class View>
-void gated_batch(const ExpertMatrices<View>& expert, const Activation& activation, const Matrix& x,
-                 const std::vector<double>& weight, Matrix* gated) {
-    *gated = Matrix(x.rows, size_of(expert.gate.rows));
-    Matrix gates;
-    Matrix ups;
-    for (int begin = 0; begin < expert.gate.rows; begin += kWeightRows) {
-        dot_rows(decode_rows(expert.gate, begin), x, &gates);
-        dot_rows(decode_rows(expert.up, begin), x, &ups);
-        for (std::size_t j = 0; j < gates.rows; ++j) {
+void sum_batch(const View& matrix, const float* bias, const Matrix& x, Matrix* sums) {
+    *sums = Matrix(x.rows, size_of(matrix.rows));
+    Matrix columns;
+    for (int begin = 0; begin < matrix.rows; begin += kWeightRows) {
+        dot_rows(decode_rows(matrix, begin), x, &columns);
+        for (std::size_t j = 0; j < columns.rows; ++j) {
             const int column = begin + static_cast<int>(j);
             for (std::size_t i = 0; i < x.rows; ++i) {
-                const double gate = with_bias(gates.row(j)[i], expert.gate_bias, column);
-                const double up = with_bias(ups.row(j)[i], expert.up_bias, column);
-                gated->row(i)[column] = numerics::swiglu_fp64(gate, up, activation) * weight[i];
+                sums->row(i)[column] = with_bias(columns.row(j)[i], bias, column);
             }
         }
     }
 }
 
 template <class View>
-void down_batch(const ExpertMatrices<View>& expert, const Matrix& act, Matrix* sums) {
-    *sums = Matrix(act.rows, size_of(expert.down.rows));
+void terms_batch(const View& matrix, const Matrix& x, Matrix* terms) {
+    *terms = Matrix(x.rows, size_of(matrix.rows));
+    const Matrix x_squares = squares(x);
     Matrix columns;
-    for (int begin = 0; begin < expert.down.rows; begin += kWeightRows) {
-        dot_rows(decode_rows(expert.down, begin), act, &columns);
+    for (int begin = 0; begin < matrix.rows; begin += kWeightRows) {
+        dot_rows(squares(decode_rows(matrix, begin)), x_squares, &columns);
         for (std::size_t j = 0; j < columns.rows; ++j) {
-            for (std::size_t i = 0; i < act.rows; ++i) {
-                sums->row(i)[size_of(begin) + j] = columns.row(j)[i];
+            for (std::size_t i = 0; i < x.rows; ++i) {
+                terms->row(i)[size_of(begin) + j] = std::sqrt(columns.row(j)[i]);
             }
         }
     }
 }
 
+void gate_batch(const Matrix& gate, const Matrix& up, const Activation& activation,
+                const std::vector<double>& weight, Matrix* gated) {
+    *gated = Matrix(gate.rows, gate.cols);
+    for (std::size_t i = 0; i < gate.rows; ++i) {
+        for (std::size_t col = 0; col < gate.cols; ++col) {
+            gated->row(i)[col] =
+                numerics::swiglu_fp64(gate.row(i)[col], up.row(i)[col], activation) * weight[i];
+        }
+    }
+}
+
+template <class View>
+void gated_batch(const ExpertMatrices<View>& expert, const Activation& activation, const Matrix& x,
+                 const std::vector<double>& weight, Matrix* gated) {
+    Matrix gate;
+    Matrix up;
+    sum_batch(expert.gate, expert.gate_bias, x, &gate);
+    sum_batch(expert.up, expert.up_bias, x, &up);
+    gate_batch(gate, up, activation, weight, gated);
+}
+
+template <class View>
+void down_batch(const ExpertMatrices<View>& expert, const Matrix& act, Matrix* sums) {
+    sum_batch(expert.down, nullptr, act, sums);
+}
+
+template void sum_batch(const Mxfp4View&, const float*, const Matrix&, Matrix*);
+template void sum_batch(const Fp8View&, const float*, const Matrix&, Matrix*);
+template void terms_batch(const Mxfp4View&, const Matrix&, Matrix*);
+template void terms_batch(const Fp8View&, const Matrix&, Matrix*);
 template void gated_batch(const ExpertMatrices<Mxfp4View>&, const Activation&, const Matrix&,
                           const std::vector<double>&, Matrix*);
 template void gated_batch(const ExpertMatrices<Fp8View>&, const Activation&, const Matrix&,

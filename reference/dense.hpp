@@ -34,6 +34,21 @@ void decode_row(const CodedRow& row, int cols, double* out);
 // multiple of 8.
 void dot_rows(const Matrix& w, const Matrix& x, Matrix* out);
 
+// x times a matrix, plus a bias unless it is null. Shapes: matrix (n, K), bias (n), x (rows, K),
+// sums (rows, n).
+template <class View>
+void sum_batch(const View& matrix, const float* bias, const Matrix& x, Matrix* sums);
+
+// sqrt(sum over k of (w(j, k) * x(i, k))^2) of every element of the same product. Shapes: matrix
+// (n, K), x (rows, K), terms (rows, n).
+template <class View>
+void terms_batch(const View& matrix, const Matrix& x, Matrix* terms);
+
+// The activation of the first GEMM's sums, times the rows' weights. Shapes: gate, up, gated (rows,
+// inter), weight (rows).
+void gate_batch(const Matrix& gate, const Matrix& up, const Activation& activation,
+                const std::vector<double>& weight, Matrix* gated);
+
 // The first GEMM and the activation. Shapes: x (rows, hidden), weight (rows), gated (rows, inter).
 template <class View>
 void gated_batch(const ExpertMatrices<View>& expert, const Activation& activation, const Matrix& x,

@@ -11,6 +11,7 @@
 #include "numerics/bits.hpp"
 #include "numerics/e2m1.hpp"
 #include "numerics/e4m3.hpp"
+#include "numerics/nan_math.hpp"
 #include "numerics/quantise.hpp"
 #include "numerics/swiglu.hpp"
 #include "numerics/ue8m0.hpp"
@@ -139,6 +140,22 @@ GCMOE_HD inline std::uint16_t rounded_output(double sum, const float* down_bias,
         value += weight * down_bias[column];
     }
     return numerics::bf16_from_float(value);
+}
+
+// What an error of the first GEMM's sum counts in units of where each element has its own
+// (judge_row.hpp). terms: the root of the sum of its squared terms.
+GCMOE_HD inline double sum_unit(double terms, const float* bias, int column) {
+    return bias != nullptr ? terms + numerics::abs(static_cast<double>(bias[column])) : terms;
+}
+
+// The same for a combine row's element and the second GEMM's sum.
+GCMOE_HD inline double output_unit(double terms, const float* down_bias, int column, double weight,
+                                   WeightPlacement placement) {
+    const double size = numerics::abs(weight);
+    if (placement == WeightPlacement::kAfterSecondGemm) {
+        return size * sum_unit(terms, down_bias, column);
+    }
+    return terms + size * sum_unit(0.0, down_bias, column);
 }
 
 // 128 columns to E4M3, with an FP32 scale or four UE8M0 ones: the scale word. Shapes: values, codes

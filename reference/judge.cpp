@@ -1,6 +1,7 @@
 #include "reference/judge.hpp"
 
 #include <cmath>
+#include <utility>
 
 #include "base/check.hpp"
 #include "reference/judge_report.hpp"
@@ -11,60 +12,109 @@ namespace {
 
 std::size_t size_of(int value) { return static_cast<std::size_t>(value); }
 
-// The unit of tau for every element of a batch: the RMS of its row, or of its column.
+// The unit of tau for every element of a batch (UnitRow).
 class Units {
   public:
-    Units(const Matrix& values, bool per_column) : per_column_(per_column) {
-        rms_.assign(per_column ? values.cols : values.rows, 0.0);
+    // The RMS of every row.
+    explicit Units(const Matrix& values) {
         for (std::size_t i = 0; i < values.rows; ++i) {
+            double sum = 0.0;
             for (std::size_t col = 0; col < values.cols; ++col) {
-                const double value = values.row(i)[col];
-                rms_[per_column ? col : i] += value * value;
+                sum += values.row(i)[col] * values.row(i)[col];
             }
+            rms_.push_back(std::sqrt(sum / static_cast<double>(values.cols)));
         }
-        const auto count = static_cast<double>(per_column ? values.rows : values.cols);
-        for (double& sum : rms_) sum = std::sqrt(sum / count);
+    }
+    // Every element's own. Shapes: elements (rows, cols).
+    static Units of_elements(Matrix elements) {
+        Units units;
+        units.elements_ = std::move(elements);
+        return units;
     }
     [[nodiscard]] UnitRow of(std::size_t row) const {
-        if (per_column_) return {rms_.data(), 0.0};
+        if (rms_.empty()) return {elements_.row(row), 0.0};
         return {nullptr, rms_[row]};
     }
 
   private:
-    bool per_column_;
+    Units() = default;
     std::vector<double> rms_;
+    Matrix elements_;
 };
 
-// (a) and (b) of row `i` of a batch. Shapes: outputs (num_ranks), gated (rows, inter), wanted
-// (rows, hidden).
-struct JudgedBatch {
-    const Problem& problem;
-    const std::vector<RankOutputs>& outputs;
-    const Matrix& gated;
-    const Matrix& wanted;
-    Units act_units;
-    Units row_units;
+// Units of one of the first GEMM's products, `sums` with their bias.
+template <class View>
+Units sum_units(const Problem& problem, const View& matrix, const float* bias, const Matrix& x,
+                const Matrix& sums) {
+    if (!problem.per_column) return Units(sums);
+    Matrix terms;
+    terms_batch(matrix, x, &terms);
+    for (std::size_t i = 0; i < terms.values.size(); ++i) {
+        double* unit = terms.values.data() + i;
+        *unit = sum_unit(*unit, bias, static_cast<int>(i % terms.cols));
+    }
+    return Units::of_elements(std::move(terms));
+}
+
+// The first GEMM of a batch and what comes of it.
+struct FirstGemm {
+    Matrix gate;   // (rows, inter) with bias
+    Matrix up;     // (rows, inter)
+    Matrix gated;  // (rows, inter)
+    Units gate_units;
+    Units up_units;
+    std::vector<double> weight;  // (rows)
 };
 
-RowVerdict judge_row(const JudgedBatch& batch, int expert, const Place& place, std::size_t i,
-                     const Tolerance& tolerance) {
-    const Shape& shape = batch.problem.shape;
-    RowVerdict verdict;
-    const CodedRow act = act_row(shape, batch.outputs.data(), expert, place);
-    const auto inter = static_cast<int>(batch.gated.cols);
-    const UnitRow act_units = batch.act_units.of(i);
-    for (int begin = 0; begin < inter; begin += scale_group(act.form)) {
-        judge_act_group(act, begin, batch.gated.row(i), act_units, tolerance, &verdict.act);
+template <class View>
+FirstGemm multiply_first(const Problem& problem, const Batch& batch,
+                         const ExpertMatrices<View>& expert) {
+    Matrix x;
+    std::vector<double> weight;
+    load_batch(problem, batch, &x, &weight);
+    Matrix gate;
+    Matrix up;
+    Matrix gated;
+    sum_batch(expert.gate, expert.gate_bias, x, &gate);
+    sum_batch(expert.up, expert.up_bias, x, &up);
+    gate_batch(gate, up, problem.shape.activation, weight, &gated);
+    Units gate_units = sum_units(problem, expert.gate, expert.gate_bias, x, gate);
+    Units up_units = sum_units(problem, expert.up, expert.up_bias, x, up);
+    return {std::move(gate),       std::move(up),       std::move(gated),
+            std::move(gate_units), std::move(up_units), std::move(weight)};
+}
+
+// The second GEMM of the backend's own codes, with bias and weight.
+struct SecondGemm {
+    Matrix wanted;  // (rows, hidden)
+    Units units;
+};
+
+template <class View>
+SecondGemm multiply_second(const Problem& problem, const std::vector<RankOutputs>& outputs,
+                           const Batch& batch, const ExpertMatrices<View>& expert) {
+    const Shape& shape = problem.shape;
+    Matrix act(batch.rows.size(), size_of(expert.down.cols));
+    for (std::size_t i = 0; i < batch.rows.size(); ++i) {
+        decode_row(act_row(shape, outputs.data(), batch.expert, batch.rows[i]),
+                   static_cast<int>(act.cols), act.row(i));
     }
-    verdict.act.finish(tolerance, inter);
-    const std::uint16_t* row = output_row(shape, batch.outputs.data(), place);
-    const UnitRow row_units = batch.row_units.of(i);
-    for (int col = 0; col < shape.hidden; ++col) {
-        judge_output(row[col], col, batch.wanted.row(i)[col], row_units, tolerance,
-                     &verdict.output);
+    Matrix wanted;
+    down_batch(expert, act, &wanted);
+    Matrix terms;
+    if (problem.per_column) terms_batch(expert.down, act, &terms);
+    for (std::size_t i = 0; i < batch.rows.size(); ++i) {
+        const auto routing = static_cast<double>(routing_weight(problem, batch.rows[i]));
+        for (int h = 0; h < shape.hidden; ++h) {
+            double* value = wanted.row(i) + h;
+            *value = output_from_sum(*value, expert.down_bias, h, routing, shape.weight_placement);
+            if (!problem.per_column) continue;
+            double* unit = terms.row(i) + h;
+            *unit = output_unit(*unit, expert.down_bias, h, routing, shape.weight_placement);
+        }
     }
-    verdict.output.finish(tolerance, shape.hidden);
-    return verdict;
+    Units units = problem.per_column ? Units::of_elements(std::move(terms)) : Units(wanted);
+    return {std::move(wanted), std::move(units)};
 }
 
 // (a) and (b) of one batch. verdicts: (num_ranks), of this batch alone.
@@ -73,35 +123,28 @@ void judge_batch(const Problem& problem, const std::vector<RankOutputs>& outputs
                  const Tolerance& tolerance, const Batch& batch, const ExpertMatrices<View>& expert,
                  std::vector<RankJudgement>* verdicts) {
     const Shape& shape = problem.shape;
-    Matrix x;
-    std::vector<double> weight;
-    load_batch(problem, batch, &x, &weight);
-    Matrix gated;
-    gated_batch(expert, shape.activation, x, weight, &gated);
-    Matrix act(gated.rows, gated.cols);
-    for (std::size_t i = 0; i < batch.rows.size(); ++i) {
-        decode_row(act_row(shape, outputs.data(), batch.expert, batch.rows[i]),
-                   static_cast<int>(act.cols), act.row(i));
-    }
-    Matrix wanted;
-    down_batch(expert, act, &wanted);
-    for (std::size_t i = 0; i < batch.rows.size(); ++i) {
-        const auto routing = static_cast<double>(routing_weight(problem, batch.rows[i]));
-        for (int h = 0; h < shape.hidden; ++h) {
-            double* value = wanted.row(i) + h;
-            *value = output_from_sum(*value, expert.down_bias, h, routing, shape.weight_placement);
-        }
-    }
-    const JudgedBatch judged{problem,
-                             outputs,
-                             gated,
-                             wanted,
-                             Units(gated, problem.per_column),
-                             Units(wanted, problem.per_column)};
+    const FirstGemm first = multiply_first(problem, batch, expert);
+    const SecondGemm second = multiply_second(problem, outputs, batch, expert);
+    const auto inter = static_cast<int>(first.gated.cols);
     for (std::size_t i = 0; i < batch.rows.size(); ++i) {
         const Place& place = batch.rows[i];
-        add_row(problem, batch.expert, place, judge_row(judged, batch.expert, place, i, tolerance),
-                &(*verdicts)[size_of(place.rank)]);
+        RowVerdict verdict;
+        const CodedRow act = act_row(shape, outputs.data(), batch.expert, place);
+        const GatedRow gated{first.gate.row(i),      first.up.row(i),      first.gated.row(i),
+                             first.gate_units.of(i), first.up_units.of(i), first.weight[i],
+                             shape.activation};
+        for (int begin = 0; begin < inter; begin += scale_group(act.form)) {
+            judge_act_group(act, begin, gated, tolerance, &verdict.act);
+        }
+        verdict.act.finish(tolerance, inter);
+        const std::uint16_t* row = output_row(shape, outputs.data(), place);
+        const UnitRow units = second.units.of(i);
+        for (int col = 0; col < shape.hidden; ++col) {
+            judge_output(row[col], col, second.wanted.row(i)[col], units, tolerance,
+                         &verdict.output);
+        }
+        verdict.output.finish(tolerance, shape.hidden);
+        add_row(problem, batch.expert, place, verdict, &(*verdicts)[size_of(place.rank)]);
     }
 }
 
@@ -148,7 +191,7 @@ DistanceSums measure(const Problem& problem, const std::vector<double>& seen,
 
 // (d), and (e): no live token, then the bit-true layer is exactly 0 or the shared part.
 void judge_whole(const Problem& problem, int rank, const RankOutputs& own,
-                 const RankExpected& expected, RankJudgement* verdict) {
+                 const RankExpected& expected, const Tolerance& tolerance, RankJudgement* verdict) {
     const std::size_t hidden = size_of(problem.shape.hidden);
     const RankInputs& inputs = (*problem.inputs)[size_of(rank)];
     const std::size_t count = size_of(inputs.num_tokens) * hidden;
@@ -162,7 +205,7 @@ void judge_whole(const Problem& problem, int rank, const RankOutputs& own,
         wanted[i] = static_cast<double>(numerics::bf16_to_float(expected.y[i]));
     }
     add_whole(problem, rank, measure(problem, seen, wanted), measure(problem, seen, expected.plain),
-              verdict);
+              tolerance, verdict);
 }
 
 }  // namespace
@@ -190,7 +233,8 @@ Status judge_layer(const Problem& problem, const std::vector<RankOutputs>& outpu
     for (std::size_t rank = 0; rank < num_ranks; ++rank) {
         RankJudgement* verdict = &(*out)[rank];
         judge_sums(problem, static_cast<int>(rank), outputs[rank], verdict);
-        judge_whole(problem, static_cast<int>(rank), outputs[rank], expected[rank], verdict);
+        judge_whole(problem, static_cast<int>(rank), outputs[rank], expected[rank], tolerance,
+                    verdict);
     }
     return {};
 }

@@ -38,7 +38,7 @@ std::string failure_text(const char* what, const RowFailure& failure) {
                                failure.column, failure.seen, failure.wanted, failure.bound);
         case RowFailure::Kind::kRowRms:
             return fmt::format(
-                "{} row: RMS beyond half a step is {:.3g} of the row, allowed "
+                "{} row: RMS beyond half a step is {:.3g} of its unit, allowed "
                 "{:.3g}",
                 what, failure.seen, failure.bound);
     }
@@ -88,13 +88,15 @@ void add_wrong_sum(const Problem& problem, int rank, const WrongSum& wrong,
 }
 
 void add_whole(const Problem& problem, int rank, const DistanceSums& bit_true,
-               const DistanceSums& plain, RankJudgement* verdict) {
+               const DistanceSums& plain, const Tolerance& tolerance, RankJudgement* verdict) {
     const Distance distance = distance_of(bit_true);
     verdict->rel_l2 = distance.rel_l2;
     verdict->cosine = distance.cosine;
     verdict->mean_abs = distance.mean_abs;
     verdict->max_abs = bit_true.max_abs;
     verdict->plain_rel_l2 = distance_of(plain).rel_l2;
+    verdict->whole_judged = !problem.per_column || tolerance.end_to_end_scales;
+    if (!verdict->whole_judged) return;
     if (distance.rel_l2 <= kMaxRelL2 && distance.cosine >= kMinCosine) return;
     fail(verdict,
          fmt::format("case {}: rank {} y against the bit-true layer: relative L2 {:.4g} "

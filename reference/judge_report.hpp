@@ -19,9 +19,10 @@ struct WrongSum {
 };
 void add_wrong_sum(const Problem& problem, int rank, const WrongSum& wrong, RankJudgement* verdict);
 
-// (d) and (e): y against the bit-true layer and against plain FP64.
+// (d) and (e): y against the bit-true layer and against plain FP64. Where (d) is not judged, (c)
+// has found what (e) would.
 void add_whole(const Problem& problem, int rank, const DistanceSums& bit_true,
-               const DistanceSums& plain, RankJudgement* verdict);
+               const DistanceSums& plain, const Tolerance& tolerance, RankJudgement* verdict);
 
 // Adds what another part of the launch has found of the same rank.
 void merge(const RankJudgement& part, RankJudgement* whole);

@@ -13,25 +13,34 @@
 
 namespace gcmoe::reference {
 
-// What FP32 sums may be off, in units of the row's RMS (scale cases: of the output column's RMS).
+// What FP32 sums may be off, in the unit of a sum (UnitRow).
 struct Tolerance {
     double element;  // of one element, beyond half a step
     double row_rms;  // RMS over a row of what goes beyond half a step
+    // Whether (d) holds for scale cases (Problem::per_column) too: not on tensor cores.
+    bool end_to_end_scales = true;
 };
 
 // The floor of a group's amax, and two FP32 roundings on the way to its scale.
 inline constexpr double kJudgedAmaxFloor = 1e-4;
 inline constexpr double kScaleRounding = 0x1p-22;
+// The activation in FP32: exp, a division and five roundings, each 2^-24 of the value or so. Where
+// a clamp cuts gate and up nothing else is left of an error of the sums.
+inline constexpr double kActivationRounding = 0x1p-20;
 // FP32 holds no finer differences below 2^-126. Code-1 rows of the scale cases end there: their
 // column's RMS is near 2^-133, so that one rounding of the FP32 sum is 1e-5 of it.
 inline constexpr double kFloatSpacing = 0x1p-149;
 
-// The unit of tau for every column of a row: the row's RMS, or each column's own over the batch.
+// The unit of tau for every column of a row of sums: the row's RMS. In scale cases, where a row's
+// columns are worlds apart, each element's own: the RMS of sum_k(+-w(j,k) * x(k)) over all signs,
+// sqrt(sum_k (w(j,k) * x(k))^2), plus the magnitude of the bias. (A column's RMS over its batch
+// estimates the same, but batches of one or two rows are common; a sum that happens to be near 0
+// would then be its own unit.)
 struct UnitRow {
-    const double* columns = nullptr;  // (cols); null = row
+    const double* elements = nullptr;  // (cols); null = row
     double row = 0.0;
     [[nodiscard]] GCMOE_HD double of(int col) const {
-        return columns != nullptr ? columns[col] : row;
+        return elements != nullptr ? elements[col] : row;
     }
 };
 
@@ -58,7 +67,7 @@ GCMOE_HD constexpr bool is_before(const RowFailure& a, const RowFailure& b) {
 // nobody reads a small worst error off a broken row.
 struct RowTally {
     double worst_error = 0;   // |error| / bound
-    double worst_excess = 0;  // error beyond half a step, in units of the RMS
+    double worst_excess = 0;  // error beyond half a step, in units of a sum
     double squares = 0;       // of the excess
     double rms = 0;           // of the excess, once the row is finished
     RowFailure first;
@@ -73,7 +82,7 @@ struct RowTally {
         note(other.first);
     }
     // seen against wanted; half_step is what a right rounding may be off, slack what the value
-    // before it may.
+    // before it may, unit what slack is in units of tau. Any excess is infinite in a unit of 0.
     GCMOE_HD void element(int column, double seen, double wanted, double half_step, double slack,
                           double unit) {
         const double error = numerics::abs(seen - wanted);
@@ -99,47 +108,99 @@ struct RowVerdict {
     RowTally output;  // second-GEMM output
 };
 
-// What a value before the requantisation may be off. It is a product, silu(gate) * up: beside the
-// error in units of the row's RMS it carries its factors' relative errors, which at a row's peak (9
-// RMS seen) are the larger part. Each factor is off by about the RMS bound of its own row, and the
-// slope of silu adds at most half as much again.
-GCMOE_HD inline double act_slack(const Tolerance& tolerance, double unit, double value) {
-    return tolerance.element * unit + 3.0 * tolerance.row_rms * numerics::abs(value);
+// A row of second-GEMM inputs in FP64, and the first GEMM's sums that it comes from.
+struct GatedRow {
+    const double* gate = nullptr;    // (cols) sums with bias, before the clamp
+    const double* up = nullptr;      // (cols)
+    const double* values = nullptr;  // (cols) their activation times the weight
+    UnitRow gate_units;
+    UnitRow up_units;
+    double weight = 1.0;
+    Activation activation;
+};
+
+// Where g * sigmoid(g) is least.
+inline constexpr double kSiluDip = -1.2784645427610738;
+
+// What a value may be off when its gate and up are off by tolerance * their units: the largest
+// change of the activation over that box. In gate the activation falls to one dip and rises from
+// there on, in up it is linear, and a clamp keeps both orders: no point of the box changes it more
+// than a corner does, or the dip's ends if the dip lies inside. A slope would not do: under a clamp
+// of 10 and sums of 10^4 the box reaches over the whole curve, and beyond the clamp it is flat.
+GCMOE_HD inline double act_slack(const GatedRow& row, int col, double tolerance) {
+    const double gate_error = tolerance * row.gate_units.of(col);
+    const double up_error = tolerance * row.up_units.of(col);
+    const double low = row.gate[col] - gate_error;
+    const double high = row.gate[col] + gate_error;
+    const double dip = kSiluDip / static_cast<double>(row.activation.alpha);
+    const double gates[3] = {low, high, dip};
+    const double ups[2] = {row.up[col] - up_error, row.up[col] + up_error};
+    const int num_gates = low < dip && dip < high ? 3 : 2;
+    double largest = 0.0;
+    for (int i = 0; i < num_gates; ++i) {
+        for (int j = 0; j < 2; ++j) {
+            const double value =
+                numerics::swiglu_fp64(gates[i], ups[j], row.activation) * row.weight;
+            largest = numerics::max_nan(largest, numerics::abs(value - row.values[col]));
+        }
+    }
+    return largest + kActivationRounding * numerics::abs(row.values[col]);
 }
 
-// A group's scale against its largest magnitude, which may be off by `slack`.
-GCMOE_HD inline bool scale_is_right(const CodedRow& row, int col, double amax, double slack) {
-    const double scale = coded_scale(row, col);
-    if (row.form == ActivationScale::kFp32K128) {
-        const double wanted = amax < kJudgedAmaxFloor ? kJudgedAmaxFloor : amax;
-        return numerics::abs(448.0 * scale - wanted) <= slack + kScaleRounding * wanted;
+// The bounds of a group's largest magnitude.
+struct AmaxRange {
+    double low = 0.0;
+    double high = 0.0;
+    GCMOE_HD void add(double value, double slack) {
+        low = numerics::max_nan(low, numerics::abs(value) - slack);
+        high = numerics::max_nan(high, numerics::abs(value) + slack);
     }
-    const double down = amax * (1.0 - kScaleRounding) - slack;
-    const double up = amax * (1.0 + kScaleRounding) + slack;
-    const auto lowest = numerics::ue8m0_scale_code(static_cast<float>(0.0 < down ? down : 0.0));
-    const auto highest = numerics::ue8m0_scale_code(static_cast<float>(up));
+};
+
+// A group's scale against its largest magnitude.
+GCMOE_HD inline bool scale_is_right(const CodedRow& row, int col, const AmaxRange& amax) {
+    const double scale = coded_scale(row, col);
+    const double low = amax.low * (1.0 - kScaleRounding);
+    const double high = amax.high * (1.0 + kScaleRounding);
+    if (!(low <= high)) return false;  // NaN
+    if (row.form == ActivationScale::kFp32K128) {
+        const double least = (1.0 - kScaleRounding) * kJudgedAmaxFloor;
+        const double most = (1.0 + kScaleRounding) * kJudgedAmaxFloor;
+        return 448.0 * scale >= (low < least ? least : low) &&
+               448.0 * scale <= (high < most ? most : high);
+    }
+    const auto lowest = numerics::ue8m0_scale_code(static_cast<float>(low));
+    const auto highest = numerics::ue8m0_scale_code(static_cast<float>(high));
     return scale >= static_cast<double>(numerics::ue8m0_to_float(lowest)) &&
            scale <= static_cast<double>(numerics::ue8m0_to_float(highest));
 }
 
-// (a) for the columns of one scale, which begin at `begin`. Shapes: values (cols), FP64.
-GCMOE_HD inline void judge_act_group(const CodedRow& row, int begin, const double* values,
-                                     const UnitRow& units, const Tolerance& tolerance,
-                                     RowTally* tally) {
-    const int end = begin + scale_group(row.form);
+// (a) for the columns of one scale, which begin at `begin`.
+GCMOE_HD inline void judge_act_group(const CodedRow& row, int begin, const GatedRow& gated,
+                                     const Tolerance& tolerance, RowTally* tally) {
+    constexpr int kMostColumns = 128;
+    double slacks[kMostColumns];
+    AmaxRange amax;
+    const int count = scale_group(row.form);
     int largest = begin;
-    for (int col = begin; col < end; ++col) {
-        if (!(numerics::abs(values[col]) <= numerics::abs(values[largest]))) largest = col;
+    for (int i = 0; i < count; ++i) {
+        const double value = gated.values[begin + i];
+        slacks[i] = act_slack(gated, begin + i, tolerance.element);
+        amax.add(value, slacks[i]);
+        if (!(numerics::abs(value) <= numerics::abs(gated.values[largest]))) largest = begin + i;
     }
     const double scale = coded_scale(row, begin);
-    const double amax = numerics::abs(values[largest]);
-    if (!scale_is_right(row, begin, amax, act_slack(tolerance, units.of(largest), amax))) {
-        tally->note({RowFailure::Kind::kScale, begin, end - 1, scale, amax, 0.0});
+    if (!scale_is_right(row, begin, amax)) {
+        tally->note({RowFailure::Kind::kScale, begin, begin + count - 1, scale,
+                     numerics::abs(gated.values[largest]), 0.0});
     }
-    for (int col = begin; col < end; ++col) {
-        const double half_step = e4m3_half_step(values[col] / scale) * scale;
-        tally->element(col, coded_value(row, col), values[col], half_step,
-                       act_slack(tolerance, units.of(col), values[col]), units.of(col));
+    for (int i = 0; i < count; ++i) {
+        const double value = gated.values[begin + i];
+        // The steps where the rounded value may have been, which a wide slack puts binades above.
+        const double reach = numerics::abs(value) + slacks[i];
+        const double half_step = e4m3_half_step(reach / scale) * scale;
+        tally->element(begin + i, coded_value(row, begin + i), value, half_step, slacks[i],
+                       slacks[i] / tolerance.element);
     }
 }
 

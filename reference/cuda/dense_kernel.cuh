@@ -4,6 +4,8 @@
 
 #include <cuda_runtime.h>
 
+#include <cstdint>
+
 #include "reference/element.hpp"
 
 namespace gcmoe::reference {
@@ -35,6 +37,16 @@ struct RowTile {
     int num_rows;
 };
 
+// What is summed.
+enum class DotKind : std::uint8_t {
+    kSum,    // matrix(j, k) * x(i, k)
+    kTerms,  // its square; the result is the sum's root
+};
+template <DotKind kKind>
+__device__ double dot_factor(double value) {
+    return kKind == DotKind::kTerms ? value * value : value;
+}
+
 // out(i, j) = sum over k of matrix(j, k) * x(i, k), the matrix being that of row i's batch.
 template <class View, class Rows>
 struct DotJob {
@@ -45,7 +57,7 @@ struct DotJob {
     int num_columns;       // a multiple of 64
 };
 
-template <int kRows, class View, class Rows>
+template <int kRows, DotKind kKind, class View, class Rows>
 __global__ void __launch_bounds__(kDotThreads) dot_tiles(DotJob<View, Rows> job) {
     __shared__ double weights[kDotStep][kDotColumns + 1];
     __shared__ double values[kDotStep][kRows + 1];
@@ -63,11 +75,14 @@ __global__ void __launch_bounds__(kDotThreads) dot_tiles(DotJob<View, Rows> job)
     double sums[kRowsEach][kColumnsEach] = {};
     for (int k_base = 0; k_base < matrix.cols; k_base += kDotStep) {
         for (int line = line_own; line < kDotColumns; line += kSide) {
-            weights[k_own][line] = weight_value(matrix, first_column + line, k_base + k_own);
+            weights[k_own][line] =
+                dot_factor<kKind>(weight_value(matrix, first_column + line, k_base + k_own));
         }
         for (int line = line_own; line < kRows; line += kSide) {
             values[k_own][line] =
-                line < tile.num_rows ? job.x.at(tile.first_row + line, k_base + k_own) : 0.0;
+                line < tile.num_rows
+                    ? dot_factor<kKind>(job.x.at(tile.first_row + line, k_base + k_own))
+                    : 0.0;
         }
         __syncthreads();
 #pragma unroll
@@ -87,7 +102,8 @@ __global__ void __launch_bounds__(kDotThreads) dot_tiles(DotJob<View, Rows> job)
         double* out = job.out + static_cast<std::size_t>(tile.first_row + row) *
                                     static_cast<std::size_t>(job.num_columns);
         for (int j = 0; j < kColumnsEach; ++j) {
-            out[first_column + own_column + kSide * j] = sums[i][j];
+            out[first_column + own_column + kSide * j] =
+                kKind == DotKind::kTerms ? sqrt(sums[i][j]) : sums[i][j];
         }
     }
 }

@@ -199,20 +199,20 @@ class BatchJudge {
         downs_ = memory_.upload(downs, "down views");
         data_.experts = memory_.upload(experts_, "experts");
         data_.rows = memory_.upload(rows_, "rows");
-        data_.first_row = memory_.upload(first_row_, "batches");
-        data_.num_batches = static_cast<int>(batches_.size());
         data_.num_rows = static_cast<int>(rows_.size());
         data_.inter = kIsShared ? layer_.problem.shape.shared_inter : layer_.problem.shape.inter;
         device_tiles_ = memory_.upload(tiles_, "tiles");
         const std::size_t acts = rows_.size() * size_of(data_.inter);
+        gate_sums_ = memory_.make<double>(acts, "gate sums");
+        up_sums_ = memory_.make<double>(acts, "up sums");
         gated_ = memory_.make<double>(acts, "gated values");
-        ups_out_ = memory_.make<double>(acts, "up values");
         sums_ = memory_.make<double>(rows_.size() * hidden(), "second-GEMM sums");
         codes_ = memory_.make<std::uint8_t>(acts, "bit-true second-GEMM inputs");
         scales_ = memory_.make<std::uint32_t>(acts / 128, "their scales");
         verdicts_ = memory_.make<RowVerdict>(rows_.size(), "verdicts");
         place_rows();
-        act_units_ = make_units(data_.inter);
+        gate_units_ = make_units(data_.inter);
+        up_units_ = make_units(data_.inter);
         output_units_ = make_units(layer_.problem.shape.hidden);
     }
     void place_rows() {
@@ -229,21 +229,21 @@ class BatchJudge {
     UnitArrays make_units(int cols) {
         UnitArrays units;
         if (layer_.problem.per_column) {
-            units.columns = memory_.make<double>(batches_.size() * size_of(cols), "column units");
+            units.elements = memory_.make<double>(rows_.size() * size_of(cols), "element units");
         } else {
             units.rows = memory_.make<double>(rows_.size(), "row units");
         }
         return units;
     }
-    template <class Rows>
+    template <DotKind kKind = DotKind::kSum, class Rows>
     void dot(const View* matrices, const Rows& x, int num_columns, double* out) {
         const dim3 grid(static_cast<unsigned>(num_columns / kDotColumns),
                         static_cast<unsigned>(tiles_.size()));
         const DotJob<View, Rows> job{matrices, device_tiles_, x, out, num_columns};
         if (many_rows_) {
-            dot_tiles<kManyRows><<<grid, kDotThreads>>>(job);
+            dot_tiles<kManyRows, kKind><<<grid, kDotThreads>>>(job);
         } else {
-            dot_tiles<kFewRows><<<grid, kDotThreads>>>(job);
+            dot_tiles<kFewRows, kKind><<<grid, kDotThreads>>>(job);
         }
     }
     // The bit-true layer and the plain one, up to their combine rows.
@@ -251,9 +251,10 @@ class BatchJudge {
         const std::size_t acts = rows_.size() * size_of(data_.inter);
         const unsigned sum_ctas = ctas_for(rows_.size() * hidden());
         const int num_hidden = layer_.problem.shape.hidden;
-        dot(gates_, x_, data_.inter, gated_);
-        dot(ups_, x_, data_.inter, ups_out_);
-        gate_rows<<<ctas_for(acts), kElementThreads>>>(layer_.data, data_, gated_, ups_out_);
+        dot(gates_, x_, data_.inter, gate_sums_);
+        dot(ups_, x_, data_.inter, up_sums_);
+        gate_rows<<<ctas_for(acts), kElementThreads>>>(layer_.data, data_, gate_sums_, up_sums_,
+                                                       gated_);
         requantise_rows<<<ctas_for(acts / 128), kElementThreads>>>(
             layer_.problem.shape.activation_scale, static_cast<int>(acts / 128), gated_, codes_,
             scales_);
@@ -263,15 +264,23 @@ class BatchJudge {
         weigh_rows<<<sum_ctas, kElementThreads>>>(layer_.data, data_, sums_);
         store_plain_rows<<<sum_ctas, kElementThreads>>>(layer_.data, data_, sums_);
     }
-    void fill_units(const double* values, int cols, const UnitArrays& units) {
-        if (units.columns != nullptr) {
-            const std::size_t count = batches_.size() * size_of(cols);
-            column_units<<<ctas_for(count), kElementThreads>>>(data_.first_row, data_.num_batches,
-                                                               values, cols, units.columns);
-        } else {
-            row_units<<<static_cast<unsigned>(rows_.size()), kRowThreads>>>(values, cols,
-                                                                            units.rows);
+    // Of gate_sums_, up_sums_ and of what sums_ holds by then: the backend's second GEMM.
+    void fill_units() {
+        const int num_hidden = layer_.problem.shape.hidden;
+        if (!layer_.problem.per_column) {
+            const auto num_rows = static_cast<unsigned>(rows_.size());
+            row_units<<<num_rows, kRowThreads>>>(gate_sums_, data_.inter, gate_units_.rows);
+            row_units<<<num_rows, kRowThreads>>>(up_sums_, data_.inter, up_units_.rows);
+            row_units<<<num_rows, kRowThreads>>>(sums_, num_hidden, output_units_.rows);
+            return;
         }
+        dot<DotKind::kTerms>(gates_, x_, data_.inter, gate_units_.elements);
+        dot<DotKind::kTerms>(ups_, x_, data_.inter, up_units_.elements);
+        dot<DotKind::kTerms>(downs_, seen_act_, num_hidden, output_units_.elements);
+        sum_units<<<ctas_for(rows_.size() * size_of(data_.inter)), kElementThreads>>>(
+            data_, gate_units_.elements, up_units_.elements);
+        output_units<<<ctas_for(rows_.size() * hidden()), kElementThreads>>>(
+            layer_.data, data_, output_units_.elements);
     }
     // Stages (a) and (b) of every row.
     void judge() {
@@ -279,13 +288,15 @@ class BatchJudge {
         dot(downs_, seen_act_, num_hidden, sums_);
         weigh_rows<<<ctas_for(rows_.size() * hidden()), kElementThreads>>>(layer_.data, data_,
                                                                            sums_);
-        fill_units(gated_, data_.inter, act_units_);
-        fill_units(sums_, num_hidden, output_units_);
+        fill_units();
         JudgeJob job;
         job.tolerance = tolerance_;
+        job.gate = gate_sums_;
+        job.up = up_sums_;
         job.gated = gated_;
         job.wanted = sums_;
-        job.act_units = act_units_;
+        job.gate_units = gate_units_;
+        job.up_units = up_units_;
         job.output_units = output_units_;
         job.verdicts = verdicts_;
         judge_rows<<<static_cast<unsigned>(rows_.size()), kRowThreads>>>(layer_.data, data_, job);
@@ -309,15 +320,17 @@ class BatchJudge {
     const View* ups_ = nullptr;
     const View* downs_ = nullptr;
     const RowTile* device_tiles_ = nullptr;
-    double* gated_ = nullptr;    // (rows, inter)
-    double* ups_out_ = nullptr;  // (rows, inter)
-    double* sums_ = nullptr;     // (rows, hidden)
+    double* gate_sums_ = nullptr;  // (rows, inter)
+    double* up_sums_ = nullptr;    // (rows, inter)
+    double* gated_ = nullptr;      // (rows, inter)
+    double* sums_ = nullptr;       // (rows, hidden)
     std::uint8_t* codes_ = nullptr;
     std::uint32_t* scales_ = nullptr;
     CodedRows x_{};
     CodedRows wanted_act_{};
     CodedRows seen_act_{};
-    UnitArrays act_units_;
+    UnitArrays gate_units_;
+    UnitArrays up_units_;
     UnitArrays output_units_;
     RowVerdict* verdicts_ = nullptr;
 };
@@ -411,7 +424,8 @@ Status judge_layer_on_device(const Problem& problem, const std::vector<RankOutpu
         GCMOE_RETURN_IF_ERROR(measure(layer, wanted, &memory, &plain));
     }
     for (std::size_t rank = 0; rank < num_ranks; ++rank) {
-        add_whole(problem, static_cast<int>(rank), bit_true[rank], plain[rank], &(*out)[rank]);
+        add_whole(problem, static_cast<int>(rank), bit_true[rank], plain[rank], tolerance,
+                  &(*out)[rank]);
     }
     if (expected != nullptr) download_expected(layer, &memory, expected);
     return memory.status();

@@ -33,13 +33,13 @@ struct SquareSum {
     __device__ void merge(const SquareSum& other) { sum += other.sum; }
 };
 
-// Where the units of tau of one stage stand; one of the two is set.
+// Where the units of tau of one product stand; one of the two is set.
 struct UnitArrays {
-    double* rows = nullptr;     // (num_rows)
-    double* columns = nullptr;  // (batches, cols)
-    [[nodiscard]] __device__ UnitRow of(int row, int batch, int cols) const {
-        if (columns == nullptr) return {nullptr, rows[row]};
-        return {columns + static_cast<std::size_t>(batch) * static_cast<std::size_t>(cols), 0.0};
+    double* rows = nullptr;      // (num_rows)
+    double* elements = nullptr;  // (num_rows, cols)
+    [[nodiscard]] __device__ UnitRow of(int row, int cols) const {
+        if (elements == nullptr) return {nullptr, rows[row]};
+        return {elements + static_cast<std::size_t>(row) * static_cast<std::size_t>(cols), 0.0};
     }
 };
 
@@ -56,29 +56,38 @@ __global__ void __launch_bounds__(kRowThreads)
     if (threadIdx.x == 0) units[blockIdx.x] = sqrt(own.sum / static_cast<double>(cols));
 }
 
-// The RMS of every column over a batch. Grid: a thread per batch and column.
+// Terms of the first GEMM's sums become their units, in place. Shapes: gate, up (num_rows, inter).
+template <class View>
 __global__ void __launch_bounds__(kElementThreads)
-    column_units(const int* first_row, int num_batches, const double* values, int cols,
-                 double* units) {
+    sum_units(BatchData<View> batch, double* gate, double* up) {
     Element at;
-    if (!own_element(num_batches, cols, &at)) return;
-    const int begin = first_row[at.row];
-    const int end = first_row[at.row + 1];
-    double sum = 0.0;
-    for (int row = begin; row < end; ++row) {
-        const double value = values[static_cast<std::size_t>(row) * static_cast<std::size_t>(cols) +
-                                    static_cast<std::size_t>(at.col)];
-        sum += value * value;
-    }
-    units[at.idx] = sqrt(sum / static_cast<double>(end - begin));
+    if (!own_element(batch.num_rows, batch.inter, &at)) return;
+    const ExpertMatrices<View>& expert = batch.experts[batch.rows[at.row].batch];
+    gate[at.idx] = sum_unit(gate[at.idx], expert.gate_bias, at.col);
+    up[at.idx] = sum_unit(up[at.idx], expert.up_bias, at.col);
 }
 
-// (a) and (b). Shapes: gated (rows, inter), wanted (rows, hidden), verdicts (rows).
+// The second GEMM's. Shapes: terms (num_rows, hidden).
+template <class View>
+__global__ void __launch_bounds__(kElementThreads)
+    output_units(LayerData layer, BatchData<View> batch, double* terms) {
+    Element at;
+    if (!own_element(batch.num_rows, layer.shape.hidden, &at)) return;
+    const RowInfo& row = batch.rows[at.row];
+    terms[at.idx] =
+        output_unit(terms[at.idx], batch.experts[row.batch].down_bias, at.col,
+                    static_cast<double>(routing_weight(layer, row)), layer.shape.weight_placement);
+}
+
+// (a) and (b). Shapes: gate, up, gated (rows, inter), wanted (rows, hidden), verdicts (rows).
 struct JudgeJob {
     Tolerance tolerance;
+    const double* gate = nullptr;
+    const double* up = nullptr;
     const double* gated = nullptr;
     const double* wanted = nullptr;
-    UnitArrays act_units;
+    UnitArrays gate_units;
+    UnitArrays up_units;
     UnitArrays output_units;
     RowVerdict* verdicts = nullptr;
 };
@@ -94,13 +103,19 @@ __global__ void __launch_bounds__(kRowThreads)
     const int hidden = layer.shape.hidden;
 
     const CodedRow act = act_row(layer.shape, layer.outputs, row.expert, row.place);
-    const double* gated =
-        job.gated + static_cast<std::size_t>(row_idx) * static_cast<std::size_t>(batch.inter);
-    const UnitRow act_units = job.act_units.of(row_idx, row.batch, batch.inter);
+    const std::size_t begin_idx =
+        static_cast<std::size_t>(row_idx) * static_cast<std::size_t>(batch.inter);
+    const GatedRow gated{job.gate + begin_idx,
+                         job.up + begin_idx,
+                         job.gated + begin_idx,
+                         job.gate_units.of(row_idx, batch.inter),
+                         job.up_units.of(row_idx, batch.inter),
+                         gated_weight(layer, row),
+                         layer.shape.activation};
     const int group = scale_group(act.form);
     RowTally own;
     for (int begin = thread * group; begin < batch.inter; begin += kRowThreads * group) {
-        judge_act_group(act, begin, gated, act_units, job.tolerance, &own);
+        judge_act_group(act, begin, gated, job.tolerance, &own);
     }
     merge_cta<kRowThreads>(&own, shared);
     own.finish(job.tolerance, batch.inter);
@@ -109,10 +124,10 @@ __global__ void __launch_bounds__(kRowThreads)
     const std::uint16_t* output = output_row(layer.shape, layer.outputs, row.place);
     const double* wanted =
         job.wanted + static_cast<std::size_t>(row_idx) * static_cast<std::size_t>(hidden);
-    const UnitRow output_units = job.output_units.of(row_idx, row.batch, hidden);
+    const UnitRow units = job.output_units.of(row_idx, hidden);
     own = RowTally{};
     for (int col = thread; col < hidden; col += kRowThreads) {
-        judge_output(output[col], col, wanted[col], output_units, job.tolerance, &own);
+        judge_output(output[col], col, wanted[col], units, job.tolerance, &own);
     }
     merge_cta<kRowThreads>(&own, shared);
     own.finish(job.tolerance, hidden);

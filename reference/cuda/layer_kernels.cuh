@@ -42,8 +42,6 @@ template <class View>
 struct BatchData {
     const ExpertMatrices<View>* experts = nullptr;  // (batches)
     const RowInfo* rows = nullptr;                  // (num_rows)
-    const int* first_row = nullptr;                 // (batches + 1)
-    int num_batches = 0;
     int num_rows = 0;
     int inter = 0;
 };
@@ -67,20 +65,24 @@ __device__ inline float routing_weight(const LayerData& layer, const RowInfo& ro
     return layer.topk_weight[slot_idx(layer.shape, row.token_idx, row.place.slot)];
 }
 
-// gate becomes the gated value. Shapes: gate, up (num_rows, inter).
+// The weight that a row's activations get before they are requantised.
+__device__ inline double gated_weight(const LayerData& layer, const RowInfo& row) {
+    const bool weight_now = layer.shape.weight_placement == WeightPlacement::kBeforeRequantise;
+    return weight_now ? static_cast<double>(routing_weight(layer, row)) : 1.0;
+}
+
+// gate and up get their bias. Shapes: gate, up, gated (num_rows, inter).
 template <class View>
 __global__ void __launch_bounds__(kElementThreads)
-    gate_rows(LayerData layer, BatchData<View> batch, double* gate, const double* up) {
+    gate_rows(LayerData layer, BatchData<View> batch, double* gate, double* up, double* gated) {
     Element at;
     if (!own_element(batch.num_rows, batch.inter, &at)) return;
     const RowInfo& row = batch.rows[at.row];
     const ExpertMatrices<View>& expert = batch.experts[row.batch];
-    const bool weight_now = layer.shape.weight_placement == WeightPlacement::kBeforeRequantise;
-    const double weight = weight_now ? static_cast<double>(routing_weight(layer, row)) : 1.0;
-    gate[at.idx] = numerics::swiglu_fp64(with_bias(gate[at.idx], expert.gate_bias, at.col),
-                                         with_bias(up[at.idx], expert.up_bias, at.col),
-                                         layer.shape.activation) *
-                   weight;
+    gate[at.idx] = with_bias(gate[at.idx], expert.gate_bias, at.col);
+    up[at.idx] = with_bias(up[at.idx], expert.up_bias, at.col);
+    gated[at.idx] = numerics::swiglu_fp64(gate[at.idx], up[at.idx], layer.shape.activation) *
+                    gated_weight(layer, row);
 }
 
 // A thread per row and 128 columns. Shapes: gated, codes (num_rows, inter), scales (num_rows,

@@ -397,6 +397,7 @@ Status judge(const CheckOptions& options, CheckMachine* machine, CaseRun* run, C
         report->worst_excess = std::max(report->worst_excess, verdict.worst_excess);
         report->worst_row_rms = std::max(report->worst_row_rms, verdict.worst_row_rms);
         report->worst_rel_l2 = std::max(report->worst_rel_l2, verdict.rel_l2);
+        report->whole_judged = report->whole_judged && verdict.whole_judged;
         report->worst_plain_rel_l2 = std::max(report->worst_plain_rel_l2, verdict.plain_rel_l2);
         report->min_cosine = std::min(report->min_cosine, verdict.cosine);
     }

@@ -57,6 +57,7 @@ struct CaseReport {
     double worst_excess = 0;
     double worst_row_rms = 0;
     double worst_rel_l2 = 0;
+    bool whole_judged = true;  // false: a scale case whose rel_l2 and cosine are only reported
     double worst_plain_rel_l2 = 0;
     double min_cosine = 1;
     double seconds = 0;   // all of it

@@ -198,10 +198,10 @@ void print_times(const RunOptions& options, const LayerRun& run,
 void print_verdict(const Verdict& verdict) {
     if (verdict.judged && verdict.has_error) {
         fmt::print(
-            "error: relative L2 {:.2e} (limit {:.0e}), cosine {:.8f} (limit {}), largest "
+            "error: relative L2 {:.2e} (limit {:.0e}), cosine {:.8f} (limit {}){}, largest "
             "rounding error {:.4f} of its bound\n",
             verdict.worst_rel_l2, reference::kMaxRelL2, verdict.min_cosine, reference::kMinCosine,
-            verdict.worst_stage_error);
+            verdict.whole_judged ? "" : " not judged in a scale case", verdict.worst_stage_error);
     } else if (verdict.judged) {
         fmt::print("error: none to measure, no live token\n");
     }

@@ -70,6 +70,7 @@ void add_verdict(const LayerRun& run, std::size_t rank, const reference::RankJud
                       (run.layer.shape.shared_inter > 0 || judgement.num_slots > 0);
     out->num_slots += judgement.num_slots;
     out->worst_stage_error = std::max(out->worst_stage_error, judgement.worst_stage_error);
+    out->whole_judged = out->whole_judged && judgement.whole_judged;
     if (live) {
         out->has_error = true;
         out->worst_rel_l2 = std::max(out->worst_rel_l2, judgement.rel_l2);
