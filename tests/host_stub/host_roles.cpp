@@ -90,7 +90,8 @@ void HostRanks::make_launch(int rank) {
     launch.combine_times = launch.compute_times + kComputeUnits;
 }
 
-std::string HostRanks::run() {
+std::string HostRanks::run(FmaRounding rounding) {
+    fma_rounding() = rounding;
     Machine machine;
     for (const GpuLaunch& launch : launches_) {
         add_role1(&machine, launch);
@@ -99,6 +100,7 @@ std::string HostRanks::run() {
     machine.run();
     for (const GpuLaunch& launch : launches_) add_role3(&machine, launch);
     machine.run();
+    fma_rounding() = FmaRounding::kOnce;
     std::string failed;
     for (const GpuLaunch& launch : launches_) {
         const auto* report = launch.memory.at<StallReport>(launch.memory.local.stall_report);

@@ -1,6 +1,12 @@
-// The roles' own sources, executed on the host: dispatch buffers and y equal to the CPU backend's
-// byte for byte. Sums of 128 products of FP4 or FP8 codes fit FP32 here, so their order does not
-// matter and the stand-in's wgmma gives the CPU backend's bits.
+// The roles' own sources, executed on the host, against the CPU backend.
+//
+// Signals, dispatch buffers and statistics: equal byte for byte, always.
+// y and the second GEMM's inputs: equal byte for byte while the stand-in for ptx::fma rounds the
+// product as well, which is what the CPU backend does (FmaRounding::kTwice). All else is the same
+// arithmetic: sums of 128 products of FP4 or FP8 codes fit FP32 here, so their order does not
+// matter, and the shared expert's scales are powers of two. With the instruction's one rounding
+// (kOnce) last bits differ; then every stage is judged against the reference layer. The stand-in's
+// wgmma is exact, so the CPU's tolerance holds, not Hopper's.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -8,6 +14,8 @@
 
 #include "host_stub/host_roles.hpp"
 #include "op/operator_state.hpp"
+#include "reference/judge.hpp"
+#include "support/rank_outputs.hpp"
 
 namespace gcmoe::host_stub {
 namespace {
@@ -18,6 +26,7 @@ struct HostCase {
     int total_tokens;
     int row_block;
     int ring_blocks;
+    test::WeightForms forms;
 };
 
 void PrintTo(const HostCase& which, std::ostream* out) { *out << which.name; }
@@ -36,25 +45,55 @@ Shape with_bias(Shape shape, WeightPlacement placement) {
     return shape;
 }
 
+// Odd numbers of chunks, and a last second-GEMM task that leaves two warpgroups without a tile.
+Shape with_odd_chunks(Shape shape) {
+    shape.hidden = shape.inter = 384;
+    return shape;
+}
+
+// Blocks of 8 to 64 rows of all sizes that have a loop of their own.
 std::vector<HostCase> cases() {
     constexpr ActivationScale kFp32 = ActivationScale::kFp32K128;
     constexpr ActivationScale kUe8m0 = ActivationScale::kUe8m0K32;
     constexpr WeightPlacement kBefore = WeightPlacement::kBeforeRequantise;
     constexpr WeightPlacement kAfter = WeightPlacement::kAfterSecondGemm;
-    return {{"K128Rows8", shape_of(1, kFp32, 0), 12, 8, 2},
-            {"K128Rows16TwoRanks", shape_of(2, kFp32, 0), 30, 16, 1},
-            {"K128Rows24Bias", with_bias(shape_of(1, kFp32, 0), kBefore), 40, 24, 2},
-            {"K128Rows32WeightAfter", with_bias(shape_of(1, kFp32, 0), kAfter), 40, 32, 2},
-            {"K128Rows64Shared", shape_of(1, kFp32, 128), 60, 64, 2},
-            {"K32Rows16Shared", shape_of(2, kUe8m0, 128), 20, 16, 2},
-            {"K32Rows32", shape_of(1, kUe8m0, 0), 40, 32, 2},
-            {"K32Rows64", shape_of(1, kUe8m0, 0), 70, 64, 2}};
+    const test::WeightForms shared_k32{"normal", ScaleGrid::kUe8m0Block32};
+    const test::WeightForms chunk_factors{"span_per_k128:1;span_per_expert:40"};
+    return {
+        {"K128Rows8", shape_of(1, kFp32, 0), 12, 8, 2, {}},
+        {"K128Rows16TwoRanks", shape_of(2, kFp32, 0), 30, 16, 1, {}},
+        {"K128Rows16SharedK32", shape_of(1, kFp32, 128), 20, 16, 2, shared_k32},
+        {"K128Rows16ChunkFactors", shape_of(1, kFp32, 0), 20, 16, 2, chunk_factors},
+        {"K128Rows24Bias", with_bias(shape_of(1, kFp32, 0), kBefore), 40, 24, 2, {}},
+        {"K128Rows32WeightAfter", with_bias(shape_of(1, kFp32, 0), kAfter), 40, 32, 2, {}},
+        {"K128Rows32Odd", with_odd_chunks(shape_of(1, kFp32, 256)), 50, 32, 2, {}},
+        {"K128Rows32ChunkFactors", shape_of(1, kFp32, 0), 50, 32, 2, chunk_factors},
+        {"K128Rows40", shape_of(1, kFp32, 0), 90, 40, 2, {}},
+        {"K128Rows48", shape_of(1, kFp32, 0), 100, 48, 2, {}},
+        {"K128Rows56Odd", with_odd_chunks(shape_of(1, kFp32, 0)), 130, 56, 2, {}},
+        {"K128Rows64Shared", shape_of(1, kFp32, 128), 150, 64, 2, {}},
+        {"K128Rows64SharedK32", shape_of(1, kFp32, 128), 60, 64, 2, shared_k32},
+        {"K128Rows64ChunkFactors", shape_of(1, kFp32, 0), 60, 64, 2, chunk_factors},
+        {"K32Rows16Shared", shape_of(2, kUe8m0, 128), 20, 16, 2, {}},
+        {"K32Rows32", shape_of(1, kUe8m0, 0), 40, 32, 2, {}},
+        {"K32Rows32OddSharedK32", with_odd_chunks(shape_of(1, kUe8m0, 128)), 40, 32, 2, shared_k32},
+        {"K32Rows64", shape_of(1, kUe8m0, 0), 150, 64, 2, {}},
+    };
+}
+
+// Judged only: the CPU backend multiplies a chunk's sum by the factor, role 2 each K32's.
+std::vector<HostCase> cases_of_another_order() {
+    const test::WeightForms chunk_factors{"span_per_k128:1;span_per_expert:40"};
+    const ActivationScale scale = ActivationScale::kUe8m0K32;
+    return {{"K32Rows16ChunkFactors", shape_of(1, scale, 0), 20, 16, 2, chunk_factors},
+            {"K32Rows64ChunkFactors", shape_of(1, scale, 0), 60, 64, 2, chunk_factors}};
 }
 
 OperatorOptions options_of(const HostCase& which) {
     OperatorOptions options;
     options.max_tokens = which.total_tokens;
     options.poison = true;
+    options.capture = true;
     options.plans.resize(1);
     options.plans[0].row_block = which.row_block;
     options.plans[0].ring_blocks = which.ring_blocks;
@@ -88,29 +127,86 @@ void expect_same_dispatch(const OperatorState& host, const OperatorState& cpu) {
     EXPECT_TRUE(same_local(plan.l2_full_mask, 8ULL * plan.ring_blocks));
 }
 
-class HostRoles : public testing::TestWithParam<HostCase> {};
+void expect_same_activations(const OperatorState& host, const OperatorState& cpu) {
+    const std::uint64_t slots = host.heap.num_ranks * host.heap.max_slots();
+    const auto inter = static_cast<std::uint64_t>(host.shape.inter);
+    const auto same = [&](std::uint64_t offset, std::uint64_t bytes) {
+        return std::memcmp(host.backend->host_view().local + offset,
+                           cpu.backend->host_view().local + offset, bytes) == 0;
+    };
+    EXPECT_TRUE(same(host.local.capture_act, slots * inter));
+    EXPECT_TRUE(same(host.local.capture_act_scale, slots * inter / 32));
+}
+
+class HostRoles : public testing::TestWithParam<HostCase> {
+  protected:
+    // One launch on both; y of the CPU backend.
+    std::vector<std::vector<std::uint16_t>> launch(FmaRounding rounding) {
+        EXPECT_EQ(ranks_.run(rounding), "");
+        auto y = on_cpu_.run(inputs_);
+        for (int rank = 0; rank < which_.shape.num_ranks; ++rank) {
+            SCOPED_TRACE(rank);
+            expect_same_dispatch(on_host_.op(rank).state(), on_cpu_.op(rank).state());
+        }
+        return y;
+    }
+    std::vector<reference::RankOutputs> outputs() {
+        std::vector<reference::RankOutputs> all;
+        for (int rank = 0; rank < which_.shape.num_ranks; ++rank) {
+            all.push_back(
+                test::rank_outputs(&on_host_.op(rank), which_.total_tokens, ranks_.y(rank).data()));
+        }
+        return all;
+    }
+
+    const HostCase which_ = GetParam();
+    test::VirtualLayer on_cpu_{which_.shape, {}, options_of(which_), which_.forms};
+    test::VirtualLayer on_host_{which_.shape, {}, options_of(which_), which_.forms};
+    const std::vector<reference::RankInputs> inputs_ =
+        test::spread_inputs(which_.shape, 3, which_.total_tokens, which_.total_tokens, 0.1);
+    HostRanks ranks_{&on_host_, inputs_};
+};
 
 TEST_P(HostRoles, SameBytesAsTheCpuBackend) {
-    const HostCase& which = GetParam();
-    test::VirtualLayer on_cpu(which.shape, {}, options_of(which));
-    test::VirtualLayer on_host(which.shape, {}, options_of(which));
-    const auto inputs =
-        test::spread_inputs(which.shape, 3, which.total_tokens, which.total_tokens, 0.1);
-    HostRanks ranks(&on_host, inputs);
-    for (int launch = 0; launch < 2; ++launch) {
-        ASSERT_EQ(ranks.run(), "");
-        const auto want = on_cpu.run(inputs);
-        for (int rank = 0; rank < which.shape.num_ranks; ++rank) {
+    for (int n = 0; n < 2; ++n) {
+        const auto want = launch(FmaRounding::kTwice);
+        for (int rank = 0; rank < which_.shape.num_ranks; ++rank) {
             SCOPED_TRACE(rank);
-            expect_same_dispatch(on_host.op(rank).state(), on_cpu.op(rank).state());
-            const std::vector<std::uint16_t>& expected = want[static_cast<std::size_t>(rank)];
-            EXPECT_TRUE(ranks.y(rank) == expected);
+            expect_same_activations(on_host_.op(rank).state(), on_cpu_.op(rank).state());
+            EXPECT_TRUE(ranks_.y(rank) == want[static_cast<std::size_t>(rank)]);
         }
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Stub, HostRoles, testing::ValuesIn(cases()),
-                         [](const auto& which) { return std::string(which.param.name); });
+class JudgedRoles : public HostRoles {};
+
+TEST_P(JudgedRoles, AgreeWithTheReferenceAtEveryStage) {
+    launch(FmaRounding::kOnce);
+    const auto weights = test::generated_weights(which_.shape, which_.forms);
+    reference::Problem problem;
+    problem.name = which_.name;
+    problem.shape = which_.shape;
+    problem.weights = weights.get();
+    problem.inputs = &inputs_;
+    std::vector<reference::RankStages> stages;
+    ASSERT_TRUE(reference::evaluate_layer(problem, &stages).ok());
+    std::vector<reference::RankJudgement> verdicts;
+    const Status status =
+        reference::judge_layer(problem, outputs(), reference::take_expected(std::move(stages)),
+                               reference::kCpuTolerance, &verdicts);
+    ASSERT_TRUE(status.ok()) << status.message();
+    for (const reference::RankJudgement& verdict : verdicts) {
+        EXPECT_TRUE(verdict.ok) << verdict.first_failure;
+        EXPECT_GT(verdict.num_slots, 0);
+    }
+}
+
+std::string name_of(const testing::TestParamInfo<HostCase>& info) { return info.param.name; }
+
+INSTANTIATE_TEST_SUITE_P(Stub, HostRoles, testing::ValuesIn(cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(Stub, JudgedRoles, testing::ValuesIn(cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(StubOtherOrder, JudgedRoles, testing::ValuesIn(cases_of_another_order()),
+                         name_of);
 
 }  // namespace
 }  // namespace gcmoe::host_stub

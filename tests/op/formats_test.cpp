@@ -7,8 +7,8 @@
 
 #include "checkpoint/generated_layer.hpp"
 #include "op/op_fixture.hpp"
-#include "op/readback.hpp"
 #include "reference/judge.hpp"
+#include "support/rank_outputs.hpp"
 
 namespace gcmoe {
 namespace {
@@ -65,24 +65,7 @@ class Formats : public testing::TestWithParam<Format> {
         for (auto& op : ops_) ASSERT_TRUE(op->synchronize().ok());
     }
     [[nodiscard]] reference::RankOutputs outputs(std::size_t rank) {
-        const Readback memory = readback(*ops_[rank]);
-        const auto words = [&memory](std::uint64_t offset) {
-            return reinterpret_cast<const std::uint32_t*>(memory.local_base + offset);
-        };
-        reference::RankOutputs out;
-        out.max_tokens = kCapacity;
-        out.act = memory.local_base + memory.local.capture_act;
-        out.act_scale = words(memory.local.capture_act_scale);
-        out.combine = memory.heap_base + memory.heap.combine;
-        out.combine_stride = memory.heap.combine_stride;
-        out.y = y_[rank].data();
-        out.y_stride = static_cast<std::uint64_t>(shape_.hidden);
-        if (shape_.shared_inter == 0) return out;
-        out.shared_act = memory.local_base + memory.local.shared_act;
-        out.shared_act_scale = words(memory.local.shared_act_scale);
-        out.shared_row =
-            reinterpret_cast<const std::uint16_t*>(memory.local_base + memory.local.shared_row);
-        return out;
+        return test::rank_outputs(ops_[rank].get(), kCapacity, y_[rank].data());
     }
 
     Shape shape_ = small_shape(kRanks);

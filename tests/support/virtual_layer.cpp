@@ -25,18 +25,27 @@ Shape small_shape(int num_ranks, int shared_inter) {
     return shape;
 }
 
-const std::vector<std::shared_ptr<const PackedWeights>>& packed_layer(const Shape& shape) {
-    using Key = std::tuple<int, int, int, int, int, bool, int>;
-    static std::map<Key, std::vector<std::shared_ptr<const PackedWeights>>> cache;
-    auto& packed =
-        cache[Key{shape.hidden, shape.inter, shape.num_experts, shape.num_ranks, shape.shared_inter,
-                  shape.has_bias, static_cast<int>(shape.activation_scale)}];
-    if (!packed.empty()) return packed;
+std::unique_ptr<WeightSource> generated_weights(const Shape& shape, const WeightForms& forms) {
     std::unique_ptr<WeightSource> source;
     checkpoint::GeneratedLayer layer;
     layer.shape = shape;
     layer.biases = shape.has_bias;
+    layer.weight_scales = forms.routed;
+    layer.shared_grid = forms.shared;
     EXPECT_TRUE(checkpoint::open_generated_layer(layer, &source).ok());
+    return source;
+}
+
+const std::vector<std::shared_ptr<const PackedWeights>>& packed_layer(const Shape& shape,
+                                                                      const WeightForms& forms) {
+    using Key = std::tuple<int, int, int, int, int, bool, int, std::string, int>;
+    static std::map<Key, std::vector<std::shared_ptr<const PackedWeights>>> cache;
+    auto& packed =
+        cache[Key{shape.hidden, shape.inter, shape.num_experts, shape.num_ranks, shape.shared_inter,
+                  shape.has_bias, static_cast<int>(shape.activation_scale), forms.routed,
+                  static_cast<int>(forms.shared)}];
+    if (!packed.empty()) return packed;
+    const auto source = generated_weights(shape, forms);
     packed.resize(static_cast<std::size_t>(shape.num_ranks));
     for (int rank = 0; rank < shape.num_ranks; ++rank) {
         PackReport report;
@@ -127,13 +136,13 @@ void stage_inputs(Operator* op, IndexType index_type, const Shape& shape,
 }
 
 VirtualLayer::VirtualLayer(const Shape& shape, const GroupOptions& group,
-                           const OperatorOptions& options)
+                           const OperatorOptions& options, const WeightForms& forms)
     : shape_(shape), options_(options) {
     Status status = Group::in_process(shape.num_ranks, group, &group_);
     EXPECT_TRUE(status.ok()) << status.message();
     ops_.resize(static_cast<std::size_t>(shape.num_ranks));
     for (int rank = 0; rank < shape.num_ranks; ++rank) {
-        status = Operator::create(shape, packed_layer(shape)[static_cast<std::size_t>(rank)],
+        status = Operator::create(shape, packed_layer(shape, forms)[static_cast<std::size_t>(rank)],
                                   group_, rank, options, &ops_[static_cast<std::size_t>(rank)]);
         EXPECT_TRUE(status.ok()) << status.message();
     }

@@ -16,8 +16,18 @@ namespace gcmoe::test {
 // Small enough for thousands of launches; hidden and inter take more than one chunk.
 Shape small_shape(int num_ranks, int shared_inter = 0);
 
-// Packed weights of every rank. Cached over the process: layers depend on the shape only.
-const std::vector<std::shared_ptr<const PackedWeights>>& packed_layer(const Shape& shape);
+// How the scales of generated weights come about.
+struct WeightForms {
+    std::string routed = "normal";  // see checkpoint/scale_rule.hpp
+    ScaleGrid shared = ScaleGrid::kUe8m0Block128;
+};
+
+// The source of a generated layer's weights.
+std::unique_ptr<WeightSource> generated_weights(const Shape& shape, const WeightForms& forms = {});
+
+// Packed weights of every rank. Cached over the process: layers depend on shape and forms only.
+const std::vector<std::shared_ptr<const PackedWeights>>& packed_layer(
+    const Shape& shape, const WeightForms& forms = {});
 
 // Global tokens [first, first + n) of a stream: x, ids and weights depend on (seed, token) only.
 // mask = share of slots that are unused.
@@ -31,7 +41,8 @@ void stage_inputs(Operator* op, IndexType index_type, const Shape& shape,
 // All ranks of one workspace.
 class VirtualLayer {
   public:
-    VirtualLayer(const Shape& shape, const GroupOptions& group, const OperatorOptions& options);
+    VirtualLayer(const Shape& shape, const GroupOptions& group, const OperatorOptions& options,
+                 const WeightForms& forms = {});
 
     // One launch on every rank with these inputs; fails the test on any error. Returns y of every
     // rank: (num_tokens, hidden) bf16.

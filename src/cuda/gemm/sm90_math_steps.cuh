@@ -63,21 +63,30 @@ __device__ __forceinline__ void promote_rows(const float* part, const std::uint3
     }
 }
 
+// Tokens of a chunk in shared memory: their codes' descriptor, and their scales.
+struct ChunkTokens {
+    std::uint32_t descriptor;
+    const std::uint32_t* scales;
+    // Those from `token` (a multiple of 8) on.
+    [[nodiscard]] __device__ __forceinline__ ChunkTokens from(std::uint32_t token) const {
+        return {at_token(descriptor, token), scales + token};
+    }
+};
+
 // kN tokens of one chunk, kSteps of K32 in a chain.
 template <std::uint32_t kN, bool kFp8, bool kK32, std::uint32_t kSteps>
-__device__ __forceinline__ void add_steps(ChunkOperands* operands, std::uint32_t descriptor,
-                                          const std::uint32_t* scales, const MathThread& me,
-                                          const TaskWeights& weights, std::uint32_t chunk,
-                                          float* sum) {
+__device__ __forceinline__ void add_steps(ChunkOperands* operands, const ChunkTokens& tokens,
+                                          const MathThread& me, const TaskWeights& weights,
+                                          std::uint32_t chunk, float* sum) {
 #pragma unroll
     for (std::uint32_t step = 0; step < 4; step += kSteps) {
         float part[kN / 2];
-        issue<kN, kFp8, kSteps>(*operands, step, descriptor, part);
+        issue<kN, kFp8, kSteps>(*operands, step, tokens.descriptor, part);
         float factor[2];
         load_chunk_factors(weights, chunk, step, me, factor);
         ptx::wgmma_wait<0>();
         keep_operands(operands);
-        promote_rows<kN, kK32>(part, scales, step, me, factor, sum);
+        promote_rows<kN, kK32>(part, tokens.scales, step, me, factor, sum);
     }
 }
 
@@ -87,24 +96,24 @@ __device__ __forceinline__ void add_chunk_by_steps(const MathRings<kMaxRows>& ri
                                                    const TaskWeights& weights, std::uint32_t chunk,
                                                    ChunkOperands* operands, float* sum) {
     const std::uint32_t in_pair = chunk % kPair;
-    const std::uint32_t first = at_chunk<kMaxRows>(rings.tokens(), in_pair);
-    const std::uint32_t* scales = rings.scales(in_pair);
+    const ChunkTokens tokens{at_chunk<kMaxRows>(rings.tokens(), in_pair), rings.scales(in_pair)};
+    const MathThread& me = rings.me;
     const bool by_steps = kK32 || (kFp8 && weights.fp8_groups == 4);
     constexpr std::uint32_t kHead = kFirstTokens<kN>;
     constexpr std::uint32_t kTail = kSecondTokens<kN>;
     if (by_steps) {
-        add_steps<kHead, kFp8, kK32, 1>(operands, first, scales, rings.me, weights, chunk, sum);
+        add_steps<kHead, kFp8, kK32, 1>(operands, tokens, me, weights, chunk, sum);
         if constexpr (kTail != 0) {
-            add_steps<kTail, kFp8, kK32, 1>(operands, at_token(first, 32), scales + 32, rings.me,
-                                            weights, chunk, sum + 16);
+            add_steps<kTail, kFp8, kK32, 1>(operands, tokens.from(32), me, weights, chunk,
+                                            sum + 16);
         }
         return;
     }
     if constexpr (!kK32) {
-        add_steps<kHead, kFp8, false, 4>(operands, first, scales, rings.me, weights, chunk, sum);
+        add_steps<kHead, kFp8, false, 4>(operands, tokens, me, weights, chunk, sum);
         if constexpr (kTail != 0) {
-            add_steps<kTail, kFp8, false, 4>(operands, at_token(first, 32), scales + 32, rings.me,
-                                             weights, chunk, sum + 16);
+            add_steps<kTail, kFp8, false, 4>(operands, tokens.from(32), me, weights, chunk,
+                                             sum + 16);
         }
     }
 }

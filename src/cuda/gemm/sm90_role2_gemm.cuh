@@ -8,12 +8,13 @@
 //
 // A first-GEMM task is 128 columns: 4 row tiles of 64 packed rows, gate and up of a column in rows
 // g and g + 8 of a slab. A second-GEMM task is 256 columns. N = live rows rounded up to 8.
-// Registers: 96 at launch; math warps take 104, the other warps give down to 64. Bytes spilled,
-// stored / loaded (nvcc 13.0): 196 / 288 in the instance for 64 rows with FP32 scales, 20 / 40 with
-// UE8M0, all in the forms that step (shared expert, chunk factors); none in the four others. No
-// main loop spills and ptxas serialises no wgmma.
-// Measured: docs/tuning.md. V4.1-Flash, 48 experts, 116 SMs, one H200, 2026-12-01: 275 us at 32
-// tokens for 201 us of bytes, 32 of them before the first rows are there.
+// Registers: 96 at launch; math warps take 104, the other warps give down to 64. Bytes spilled: the
+// table in sm90_role2_instance.cuh. Main loops of row-factor weights spill nothing, and no A
+// operand of a routed wgmma is reloaded (gate sass counts them); in the instances for 64 rows the
+// loops of the shared expert and of chunk factors do spill. The rest are a few words where tasks
+// start and end and in the other warps. ptxas serialises no wgmma (nvcc 13.0). Measured:
+// docs/tuning.md. V4.1-Flash, 48 experts, 116 SMs, one H200, 2026-12-01: 275 us at 32 tokens for
+// 201 us of bytes, 32 of them before the first rows are there.
 #pragma once
 
 #include <cstdint>
