@@ -168,7 +168,7 @@ def run(torch, library, num_ranks, replays):
 def main():
     parser = argparse.ArgumentParser(description="PyTorch's capture over virtual ranks")
     parser.add_argument("library")
-    parser.add_argument("--replays", type=int, default=100)
+    parser.add_argument("--replays", type=int, default=1000)
     arguments = parser.parse_args()
     torch = find_torch()
     library = open_library(arguments.library)
