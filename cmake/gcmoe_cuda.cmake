@@ -130,5 +130,32 @@ if(gpu_test_sources)
     endif()
     set_target_properties(test_cuda PROPERTIES
         RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests" BUILD_RPATH "$ORIGIN")
+    # What a Python with PyTorch calls. It exports nothing but gcmoe_probe_*.
+    add_library(gcmoe_torch_probe SHARED
+        "${PROJECT_SOURCE_DIR}/tests/cuda/torch_probe/torch_probe.cpp"
+        "${PROJECT_SOURCE_DIR}/tests/cuda/gpu_layer.cpp"
+        "${PROJECT_SOURCE_DIR}/tests/support/virtual_layer.cpp")
+    target_include_directories(gcmoe_torch_probe PRIVATE
+        ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
+    target_compile_options(gcmoe_torch_probe PRIVATE ${GCMOE_CODE_FLAGS} ${GCMOE_WARNING_FLAGS})
+    target_link_libraries(gcmoe_torch_probe PRIVATE
+        gcmoe_cuda gcmoe_reference gcmoe CUDA::cudart_static ${GCMOE_FMT} Threads::Threads
+        GTest::gtest)
+    set(probe_exports "${PROJECT_SOURCE_DIR}/tests/cuda/torch_probe/exports.map")
+    target_link_options(gcmoe_torch_probe PRIVATE
+        -Wl,--no-undefined "-Wl,--version-script=${probe_exports}")
+    if(GCMOE_PORTABLE)
+        target_link_options(gcmoe_torch_probe PRIVATE -static-libstdc++ -static-libgcc)
+    endif()
+    set_target_properties(gcmoe_torch_probe PROPERTIES
+        LINK_DEPENDS "${probe_exports}"
+        LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
+    if(Python3_FOUND)
+        add_test(NAME torch_capture COMMAND ${Python3_EXECUTABLE} -B
+            ${PROJECT_SOURCE_DIR}/tests/cuda/torch_probe/torch_capture.py
+            $<TARGET_FILE:gcmoe_torch_probe>)
+        set_tests_properties(torch_capture PROPERTIES
+            LABELS cuda TIMEOUT 600 SKIP_RETURN_CODE 77)
+    endif()
     gtest_discover_tests(test_cuda DISCOVERY_MODE PRE_TEST PROPERTIES LABELS cuda TIMEOUT 600)
 endif()

@@ -6,9 +6,12 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <thread>
 
+#include "base/math.hpp"
 #include "numerics/hash.hpp"
 #include "numerics/quantise.hpp"
+#include "reference/parallel.hpp"
 
 namespace gcmoe::reference {
 namespace {
@@ -23,6 +26,8 @@ enum class Stream : std::uint64_t {
     kGumbel,
     kExpertOrder,
 };
+
+constexpr int kTokensOfThread = 64;  // at a time; fewer tokens than that start no thread
 
 std::size_t size_of(int value) { return static_cast<std::size_t>(value); }
 
@@ -286,10 +291,16 @@ Status make_inputs(const SuiteCase& suite_case, CaseSize size, const Shape& shap
     out->capacity = suite_case.capacity;
     fill_unused(suite_case, shape, out);
     const int live = live_hidden(suite_case, size);
-    for (int token = 0; token < out->num_tokens; ++token) {
-        fill_token(suite_case, shape, live, rank, token, out);
-        fill_routing(suite_case, shape, rank, token, out);
-    }
+    const int pieces = ceil_div(out->num_tokens, kTokensOfThread);
+    const auto threads = static_cast<int>(std::thread::hardware_concurrency());
+    for_each_item(size_of(pieces), threads, [&](std::size_t piece) {
+        const int first = static_cast<int>(piece) * kTokensOfThread;
+        for (int token = first; token < std::min(first + kTokensOfThread, out->num_tokens);
+             ++token) {
+            fill_token(suite_case, shape, live, rank, token, out);
+            fill_routing(suite_case, shape, rank, token, out);
+        }
+    });
     return {};
 }
 

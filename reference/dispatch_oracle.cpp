@@ -284,8 +284,10 @@ void compare_row(const OracleConfig& config, std::uint32_t place, std::uint32_t 
                 compare->equal("ring_x", index + at(chunk * 128 + k), wanted, codes[k]);
             }
         }
-        compare->equal("ring_x_scale", index + at(chunk), expected.scales[chunk],
-                       ring.scale(place, chunk)[row]);
+        const std::uint32_t scale = ring.scale(place, chunk)[row];
+        if (scale != expected.scales[chunk]) {
+            compare->equal("ring_x_scale", index + at(chunk), expected.scales[chunk], scale);
+        }
     }
     const std::size_t origin_idx = std::size_t{place} * block_rows + row;
     const std::uint8_t* base = actual.local_base;

@@ -17,10 +17,10 @@ from pathlib import Path
 import source_tree
 
 MAX_BYTES = 40 * 1024 * 1024
-PROGRAMS = ("bin/gcmoe", "bin/test_cuda", "bin/gcmoe_bench_layer",
-            "scripts/gpu/suite", "scripts/gpu/bench",
-            "scripts/gpu/profile")
-FILES = ("scripts/gpu/common.sh", "suites/routed.csv", "suites/shared.csv")
+PROGRAMS = ("bin/gcmoe", "bin/test_cuda", "bin/gcmoe_bench_layer", "bin/libgcmoe_torch_probe.so",
+            "scripts/gpu/suite", "scripts/gpu/bench", "scripts/gpu/profile")
+FILES = ("scripts/gpu/common.sh", "scripts/torch_capture.py", "suites/routed.csv",
+         "suites/shared.csv")
 ALLOWED = {"libc.so.6", "libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0",
            "ld-linux-x86-64.so.2"}
 
@@ -81,6 +81,7 @@ def self_test():
         ("too big", good | {"bin/core": "x" * 1000}, "bytes, at most 1000"),
         ("no suite", without("suites/shared.csv"), "suites/shared.csv is missing"),
         ("no program", without("bin/test_cuda"), "bin/test_cuda is missing"),
+        ("no probe", without("bin/libgcmoe_torch_probe.so"), "torch_probe.so is missing"),
     ])
     bad += source_tree.run_self_test(check_planted({"libc.so.6", "libfmt.so.9"}), [
         ("a library that is not there", good, "bin/gcmoe needs libfmt.so.9")])

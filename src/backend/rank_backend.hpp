@@ -54,6 +54,13 @@ struct LaunchRequest {
 // The two memories of a rank: what peers reach, and the rest.
 enum class Room : std::uint8_t { kHeap, kLocal };
 
+// Bytes of a room.
+struct RoomPart {
+    Room room = Room::kHeap;
+    std::uint64_t offset = 0;
+    std::uint64_t bytes = 0;
+};
+
 // A rank's memory as the host can read it. CPU: the memory itself. GPU: a copy.
 struct HostView {
     std::uint8_t* heap = nullptr;
@@ -68,8 +75,11 @@ class RankBackend {
     // Some bytes of a room, to and from the host; ordered after all launches so far.
     virtual void read(Room room, std::uint64_t offset, void* to, std::uint64_t bytes) = 0;
     virtual void write(Room room, std::uint64_t offset, const void* from, std::uint64_t bytes) = 0;
-    // All of both rooms, as they are now; valid until the next call. Large: for judges and tests.
+    virtual void fill(Room room, std::uint64_t offset, std::uint8_t value, std::uint64_t bytes) = 0;
+    // All of both rooms, as they are now; valid until the next call. Large: for tests.
     virtual HostView host_view() = 0;
+    // The same, but on a GPU only these parts are copied; what stands beside them is undefined.
+    virtual HostView host_view(const std::vector<RoomPart>& parts) = 0;
     // Peers are known from here on; called once before the first launch and after a move.
     virtual void connect(const layout::PeerTable& peers) = 0;
     // Sets all signals; no launch is running.

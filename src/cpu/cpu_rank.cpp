@@ -58,6 +58,12 @@ void CpuRank::write(backend::Room room, std::uint64_t offset, const void* from,
     std::memcpy(to.data() + offset, from, bytes);
 }
 
+void CpuRank::fill(backend::Room room, std::uint64_t offset, std::uint8_t value,
+                   std::uint64_t bytes) {
+    const AlignedBytes& to = room == backend::Room::kHeap ? heap_ : local_;
+    std::memset(to.data() + offset, value, bytes);
+}
+
 void CpuRank::connect(const layout::PeerTable& peers) { peers_ = peers; }
 
 void CpuRank::init_signals(const protocol::StartPoint& start) {

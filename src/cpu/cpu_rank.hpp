@@ -47,7 +47,12 @@ class CpuRank final : public backend::RankBackend {
     void read(backend::Room room, std::uint64_t offset, void* to, std::uint64_t bytes) override;
     void write(backend::Room room, std::uint64_t offset, const void* from,
                std::uint64_t bytes) override;
+    void fill(backend::Room room, std::uint64_t offset, std::uint8_t value,
+              std::uint64_t bytes) override;
     backend::HostView host_view() override { return {heap_.data(), local_.data()}; }
+    backend::HostView host_view(const std::vector<backend::RoomPart>& /*parts*/) override {
+        return host_view();
+    }
     void connect(const layout::PeerTable& peers) override;
     void init_signals(const protocol::StartPoint& start) override;
     void move_heap() override;

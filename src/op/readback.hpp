@@ -1,7 +1,9 @@
 // A look into a rank's memory after synchronize(): for the judge, the dispatch oracle and tests.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "gcmoe/operator.hpp"
@@ -18,10 +20,7 @@ struct Readback {
     std::uint32_t generation;        // last finished
 };
 
-// Valid until the next call for this operator. GPU: a copy of everything.
-inline Readback readback(Operator& op) {
-    OperatorState& state = op.state();
-    const backend::HostView view = state.backend->host_view();
+inline Readback make_readback(const OperatorState& state, const backend::HostView& view) {
     const auto* words = reinterpret_cast<const layout::StateWords*>(view.local + state.local.state);
     return {state.heap,
             view.heap,
@@ -31,11 +30,22 @@ inline Readback readback(Operator& op) {
             words->generation};
 }
 
+// Valid until the next call for this operator. GPU: a copy of everything.
+inline Readback readback(Operator& op) {
+    return make_readback(op.state(), op.state().backend->host_view());
+}
+
+// The same, but on a GPU only these parts (and the state words) are copied; the rest is undefined.
+inline Readback readback(Operator& op, std::vector<backend::RoomPart> parts) {
+    const OperatorState& state = op.state();
+    parts.push_back({backend::Room::kLocal, state.local.state, sizeof(layout::StateWords)});
+    return make_readback(state, state.backend->host_view(parts));
+}
+
 // Fills `bytes` of a room with one value, wherever the memory is.
 inline void fill_room(Operator& op, backend::Room room, std::uint64_t offset, std::uint8_t value,
                       std::uint64_t bytes) {
-    const std::vector<std::uint8_t> values(bytes, value);
-    op.state().backend->write(room, offset, values.data(), bytes);
+    op.state().backend->fill(room, offset, value, bytes);
 }
 
 }  // namespace gcmoe

@@ -77,7 +77,7 @@ std::vector<std::uint16_t> GpuLayer::launch_all() {
         args.y = y[rank].data();
         must(ops_[rank]->launch(args));
     }
-    for (auto& op : ops_) must(op->synchronize());
+    synchronize();
     return join_rows(y);
 }
 
@@ -157,14 +157,20 @@ std::vector<std::uint16_t> GpuLayer::run_from_threads(int total_tokens) {
     return join_rows(y);
 }
 
-void GpuLayer::enqueue(void* stream) {
+void GpuLayer::enqueue(void* stream) { enqueue_into(stream, outputs_); }
+
+void GpuLayer::enqueue_into(void* stream, const std::vector<std::uint16_t*>& outputs) {
     for (std::size_t rank = 0; rank < ops_.size(); ++rank) {
         LaunchArgs args;
         args.num_tokens = tokens_[rank];
-        args.y = outputs_[rank];
+        args.y = outputs[rank];
         args.stream = stream;
         must(ops_[rank]->launch(args));
     }
+}
+
+void GpuLayer::synchronize() {
+    for (auto& op : ops_) must(op->synchronize());
 }
 
 void GpuLayer::clear_outputs() {
@@ -176,13 +182,14 @@ void GpuLayer::clear_outputs() {
     must(cudaDeviceSynchronize());
 }
 
-std::vector<std::uint16_t> GpuLayer::device_rows() {
+std::vector<std::uint16_t> GpuLayer::device_rows() { return rows_of(outputs_); }
+
+std::vector<std::uint16_t> GpuLayer::rows_of(const std::vector<std::uint16_t*>& outputs) {
     std::vector<std::vector<std::uint16_t>> y(ops_.size());
     for (std::size_t rank = 0; rank < ops_.size(); ++rank) {
         y[rank].resize(static_cast<std::size_t>(tokens_[rank]) *
                        static_cast<std::size_t>(shape_.hidden));
-        must(
-            cudaMemcpy(y[rank].data(), outputs_[rank], y[rank].size() * 2, cudaMemcpyDeviceToHost));
+        must(cudaMemcpy(y[rank].data(), outputs[rank], y[rank].size() * 2, cudaMemcpyDeviceToHost));
     }
     return join_rows(y);
 }

@@ -43,12 +43,20 @@ class GpuLayer {
     std::vector<std::uint16_t> run_from_threads(int total_tokens);
     // Launches the last run's inputs on a stream, into device memory.
     void enqueue(void* stream);
+    // The same into other device memory. Shapes: outputs (num_ranks) of (tokens of the rank,
+    // hidden).
+    void enqueue_into(void* stream, const std::vector<std::uint16_t*>& outputs);
+    // Waits for launches that were not captured; throws if one stalled.
+    void synchronize();
     void clear_outputs();
     std::vector<std::uint16_t> device_rows();
+    std::vector<std::uint16_t> rows_of(const std::vector<std::uint16_t*>& outputs);
     // One rank alone; its synchronize's status.
     Status launch_one(int rank, int tokens);
     Status reset();
 
+    // Of the last run.
+    [[nodiscard]] int tokens(int rank) const { return tokens_[static_cast<std::size_t>(rank)]; }
     [[nodiscard]] Operator& op(int rank) { return *ops_[static_cast<std::size_t>(rank)]; }
     [[nodiscard]] bool placements_hold();
     [[nodiscard]] std::string placement_text();

@@ -52,6 +52,7 @@ make_bundle "$bare"
 ln -s "$command" "$bare/bin/gcmoe"
 stand_in "$bare/bin/test_cuda" 'exit 1'
 stand_in "$bare/bin/gcmoe_bench_layer" 'exit 1'
+stand_in "$bare/bin/libgcmoe_torch_probe.so" 'exit 1'
 for name in suite bench profile; do
     expect "$name --help" 0 "^usage: scripts/gpu/$name" "$bare/scripts/gpu/$name" --help
     expect "$name --wrong" 2 'no option is called --wrong' "$bare/scripts/gpu/$name" --wrong
@@ -71,9 +72,20 @@ stand_in "$seen/bin/gcmoe" "$info" 'echo "$* connections $CUDA_DEVICE_MAX_CONNEC
 stand_in "$seen/bin/test_cuda" \
     'echo "V4.1-Flash, 48 experts, 8 tokens: 12.5 us, floor 10.0 us (30 experts), 1.25"' \
     'echo "[  PASSED  ] ${PASSED:-3} tests."' 'exit "${TEST_STATUS:-0}"'
+mkdir "$folder/bin"
+# shellcheck disable=SC2016
+stand_in "$folder/bin/python3" 'echo "probe $*"' 'exit "${TORCH_STATUS:-0}"'
+stand_in "$seen/bin/libgcmoe_torch_probe.so" 'exit 1'
+PATH="$folder/bin:$PATH"
 suite="$seen/scripts/gpu/suite"
 expect "suite passes" 0 '^check shared +pass +[0-9]+ +376 passed$' "$suite"
-expect_last "the table is last" '^check shared +pass' "$suite"
+expect_last "the table is last" '^check many tokens +pass' "$suite"
+expect "PyTorch" 0 '^torch capture +pass +[0-9]+ +probe .*torch_capture.py .*_probe.so$' "$suite"
+expect "no PyTorch" 0 '^torch capture +skip' env TORCH_STATUS=77 "$suite"
+expect "PyTorch's capture fails" 1 '^torch capture +FAIL' env TORCH_STATUS=1 "$suite"
+expect "many tokens" 0 '^check .*--suite routed --case v4.1-flash-t256 --tokens 8192 ' "$suite"
+expect "many tokens fail" 1 '^check many tokens +FAIL' env CHECK_STATUS=1 "$suite"
+expect "a check that ends with 77 failed" 1 '^check routed +FAIL' env CHECK_STATUS=77 "$suite"
 expect "eight virtual ranks" 0 'check --backend cuda --virtual-ranks 8 --suite routed' "$suite"
 expect "queues" 0 'connections 32' "$suite"
 expect "a check fails" 1 '^check routed +FAIL' env CHECK_STATUS=1 "$suite"

@@ -8,8 +8,10 @@
 #include <chrono>
 #include <memory>
 #include <set>
+#include <utility>
 
 #include "check_expected.hpp"
+#include "check_parts.hpp"
 #include "op/readback.hpp"
 #include "reference/case_inputs.hpp"
 #include "reference/dispatch_oracle.hpp"
@@ -209,15 +211,14 @@ reference::ActualMemory actual_memory(const Readback& memory) {
     return {memory.heap, memory.heap_base, memory.local, memory.local_base, memory.plan};
 }
 
-void compare_with_oracle(const reference::DispatchOracle& oracle, int launch, CaseRun* run) {
-    for (std::size_t rank = 0; rank < run->ops.size(); ++rank) {
-        const auto difference = reference::find_difference(
-            oracle, static_cast<int>(rank), actual_memory(readback(*run->ops[rank])));
-        if (!difference) continue;
-        note_failure(run, rank,
-                     fmt::format("case {}: rank {} launch {} dispatch: {}", run->suite_case.name,
-                                 rank, launch + 1, difference->text()));
-    }
+void compare_with_oracle(const reference::DispatchOracle& oracle, int launch, std::size_t rank,
+                         const Readback& memory, CaseRun* run) {
+    const auto difference =
+        reference::find_difference(oracle, static_cast<int>(rank), actual_memory(memory));
+    if (!difference) return;
+    note_failure(run, rank,
+                 fmt::format("case {}: rank {} launch {} dispatch: {}", run->suite_case.name, rank,
+                             launch + 1, difference->text()));
 }
 
 // GPU: every role ran on the SMs of its own partition.
@@ -282,34 +283,42 @@ void poison_memory(const CaseRun& run) {
 }
 
 // Nobody may have stored into combine rows of unused slots, or past the tokens.
-void compare_unused_rows(CaseRun* run) {
+void compare_unused_rows(std::size_t rank, const Readback& memory, CaseRun* run) {
+    const auto topk = static_cast<std::uint64_t>(run->shape.topk);
+    for (std::uint64_t slot = 0; slot < memory.heap.max_slots(); ++slot) {
+        if (!slot_is_unused(run->shape, run->inputs[rank], slot)) continue;
+        const std::uint16_t* row = memory.heap.combine_row(memory.heap_base, slot);
+        const auto is_untouched = [](std::uint16_t bits) { return bits == kUnwritten; };
+        if (std::all_of(row, row + run->shape.hidden, is_untouched)) continue;
+        note_failure(run, rank,
+                     fmt::format("case {}: rank {} token {} slot {} is unused, but somebody "
+                                 "stored into its combine row",
+                                 run->suite_case.name, rank, slot / topk, slot % topk));
+        break;
+    }
+}
+
+// One look into every rank's memory after a launch.
+void compare_memory(const reference::DispatchOracle& oracle, int launch, CaseRun* run) {
     for (std::size_t rank = 0; rank < run->ops.size(); ++rank) {
-        const Readback memory = readback(*run->ops[rank]);
-        const RankInputs& inputs = run->inputs[rank];
-        const auto topk = static_cast<std::uint64_t>(run->shape.topk);
-        const std::uint64_t used = static_cast<std::uint64_t>(inputs.num_tokens) * topk;
-        for (std::uint64_t slot = 0; slot < memory.heap.max_slots(); ++slot) {
-            if (slot < used && reference::slot_is_live(run->shape, inputs.topk_idx[slot])) continue;
-            const std::uint16_t* row = memory.heap.combine_row(memory.heap_base, slot);
-            const auto is_untouched = [](std::uint16_t bits) { return bits == kUnwritten; };
-            if (std::all_of(row, row + run->shape.hidden, is_untouched)) continue;
-            note_failure(run, rank,
-                         fmt::format("case {}: rank {} token {} slot {} is unused, but somebody "
-                                     "stored into its combine row",
-                                     run->suite_case.name, rank, slot / topk, slot % topk));
-            break;
-        }
+        Operator& op = *run->ops[rank];
+        RoomParts parts = dispatch_parts(op.state());
+        const RoomParts rows = unused_rows(op.state(), run->inputs[rank]);
+        parts.insert(parts.end(), rows.begin(), rows.end());
+        const Readback memory = readback(op, std::move(parts));
+        compare_with_oracle(oracle, launch, rank, memory, run);
+        compare_unused_rows(rank, memory, run);
     }
 }
 
 // Both launches with their dispatch buffers. False = nothing to judge.
 bool launch_and_compare(CaseRun* run, CaseReport* report) {
-    const Readback memory = readback(*run->ops[0]);
+    const layout::PlanMemory& plan = run->ops[0]->state().plans.front().memory;
     reference::OracleConfig config;
     config.shape = run->shape;
     config.max_tokens = run->suite_case.capacity;
     config.row_block = run->plan.row_block;
-    const int ring_blocks = static_cast<int>(memory.plan.ring_blocks);
+    const int ring_blocks = static_cast<int>(plan.ring_blocks);
     config.ring_blocks = run->plan.ring_blocks != 0 ? run->plan.ring_blocks : ring_blocks;
     config.second_columns = run->plan.second_columns;
     config.generation = run->start.generation;
@@ -325,9 +334,8 @@ bool launch_and_compare(CaseRun* run, CaseReport* report) {
         if (!launch_all(launch, run, report)) return false;
         report->launch_s += seconds_since(launch_begin);
         oracle.launch(run->inputs);
-        compare_with_oracle(oracle, launch, run);
+        compare_memory(oracle, launch, run);
         compare_placement(launch, run);
-        compare_unused_rows(run);
     }
     compare_launches(run);
     for (const std::unique_ptr<Operator>& op : run->ops) {
@@ -336,25 +344,33 @@ bool launch_and_compare(CaseRun* run, CaseReport* report) {
     return true;
 }
 
-reference::RankOutputs outputs_of(const CaseRun& run, std::size_t rank) {
-    const Readback memory = readback(*run.ops[rank]);
-    const layout::LocalMemory& local = memory.local;
+// on_device: where the roles have them, not for the host to read.
+reference::RankOutputs outputs_of(const CaseRun& run, std::size_t rank, bool on_device) {
+    Operator& op = *run.ops[rank];
+    const OperatorState& state = op.state();
+    const layout::LocalMemory& local = state.local;
+    std::uint8_t* heap_base = state.backend->heap_base();
+    std::uint8_t* local_base = state.backend->memory(state.last_plan_idx).local_base;
+    if (!on_device) {
+        const Readback memory = readback(op, judged_parts(state));
+        heap_base = memory.heap_base;
+        local_base = memory.local_base;
+    }
     const auto words = [&](std::uint64_t offset) {
-        return reinterpret_cast<const std::uint32_t*>(memory.local_base + offset);
+        return reinterpret_cast<const std::uint32_t*>(local_base + offset);
     };
     reference::RankOutputs outputs;
     outputs.max_tokens = run.suite_case.capacity;
-    outputs.act = memory.local_base + local.capture_act;
+    outputs.act = local_base + local.capture_act;
     outputs.act_scale = words(local.capture_act_scale);
-    outputs.combine = memory.heap_base + memory.heap.combine;
-    outputs.combine_stride = memory.heap.combine_stride;
+    outputs.combine = heap_base + state.heap.combine;
+    outputs.combine_stride = state.heap.combine_stride;
     outputs.y = run.y[kNumLaunches - 1][rank].data();
     outputs.y_stride = static_cast<std::uint64_t>(run.shape.hidden);
     if (run.shape.shared_inter > 0) {
-        outputs.shared_act = memory.local_base + local.shared_act;
+        outputs.shared_act = local_base + local.shared_act;
         outputs.shared_act_scale = words(local.shared_act_scale);
-        outputs.shared_row =
-            reinterpret_cast<const std::uint16_t*>(memory.local_base + local.shared_row);
+        outputs.shared_row = reinterpret_cast<const std::uint16_t*>(local_base + local.shared_row);
     }
     return outputs;
 }
@@ -384,11 +400,12 @@ Status judge(const CheckOptions& options, CheckMachine* machine, CaseRun* run, C
     GCMOE_RETURN_IF_ERROR(read_given(options, problem, report->suite, &expected));
     std::vector<reference::RankOutputs> outputs;
     for (std::size_t rank = 0; rank < run->ops.size(); ++rank) {
-        outputs.push_back(outputs_of(*run, rank));
+        outputs.push_back(outputs_of(*run, rank, machine->judges_device_memory()));
     }
     std::vector<reference::RankJudgement> verdicts;
-    GCMOE_RETURN_IF_ERROR(
-        machine->judge(problem, outputs, tolerance_of(options.backend), &expected, &verdicts));
+    const bool in_files = !options.expected.empty() || !options.dump_expected.empty();
+    GCMOE_RETURN_IF_ERROR(machine->judge(problem, outputs, tolerance_of(options.backend),
+                                         in_files ? &expected : nullptr, &verdicts));
     GCMOE_RETURN_IF_ERROR(dump(options, problem, report->suite, expected));
     for (std::size_t rank = 0; rank < verdicts.size(); ++rank) {
         const reference::RankJudgement& verdict = verdicts[rank];

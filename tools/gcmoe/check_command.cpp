@@ -20,6 +20,7 @@ constexpr const char* kExamples = R"(Examples:
   gcmoe check --suite routed --case hot-x4 zipf-1.2
   gcmoe check --case v4-flash-t4 --executor stepper --seed 7
   gcmoe check --suite routed --no-overlap --row-block 16
+  gcmoe check --backend cuda --virtual-ranks 8 --suite routed --case v4.1-flash-t256 --tokens 8192
 A rank check passes if every protocol buffer has the predicted bytes, every rounding is right by
 itself, y is the sum of its own rows bit for bit, two launches agree bit for bit, and y is near the
 bit-true layer.)";

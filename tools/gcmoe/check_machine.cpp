@@ -34,6 +34,7 @@ class HostMachine final : public CheckMachine {
         return {};
     }
     [[nodiscard]] std::int64_t keep_bytes() const override { return kKeepBytes; }
+    [[nodiscard]] bool judges_device_memory() const override { return false; }
 
     Status judge(const reference::Problem& problem,
                  const std::vector<reference::RankOutputs>& outputs,
@@ -42,6 +43,8 @@ class HostMachine final : public CheckMachine {
                  std::vector<reference::RankJudgement>* out) override {
         reference::Problem on_host = problem;
         on_host.num_threads = static_cast<int>(std::max(2U, std::thread::hardware_concurrency()));
+        std::vector<reference::RankExpected> own;
+        if (expected == nullptr) expected = &own;
         if (expected->empty()) {
             std::vector<reference::RankStages> stages;
             GCMOE_RETURN_IF_ERROR(reference::evaluate_layer(on_host, &stages));

@@ -32,8 +32,11 @@ class CheckMachine {
     // Packed bytes of all sets that are kept at a time.
     [[nodiscard]] virtual std::int64_t keep_bytes() const = 0;
 
+    // True: judge() takes outputs in the memory of the GPU that ran the layer.
+    [[nodiscard]] virtual bool judges_device_memory() const = 0;
+
     // judge_layer. problem.weights: the source of a set of this machine. expected: the bit-true
-    // layer; if empty, it is computed and handed out.
+    // layer; if empty, it is computed and handed out; null = nobody wants it.
     virtual Status judge(const reference::Problem& problem,
                          const std::vector<reference::RankOutputs>& outputs,
                          const reference::Tolerance& tolerance,

@@ -40,13 +40,14 @@ class GpuMachine final : public CheckMachine {
                                                 {first, first + shape.experts_per_rank() - 1});
     }
     [[nodiscard]] std::int64_t keep_bytes() const override { return kKeepBytes; }
+    [[nodiscard]] bool judges_device_memory() const override { return true; }
 
     Status judge(const reference::Problem& problem,
                  const std::vector<reference::RankOutputs>& outputs,
                  const reference::Tolerance& tolerance,
                  std::vector<reference::RankExpected>* expected,
                  std::vector<reference::RankJudgement>* out) override {
-        if (!expected->empty()) {
+        if (expected != nullptr && !expected->empty()) {
             return {Code::kBadInput, "--expected: the GPU's judge computes them itself"};
         }
         return reference::judge_layer_on_device(problem, outputs, tolerance, out, expected);

@@ -22,6 +22,7 @@ namespace {
 using backend::HostView;
 using backend::LaunchRequest;
 using backend::Room;
+using backend::RoomPart;
 using device::cuda_status;
 using device::DeviceBuffer;
 using device::GpuTimes;
@@ -83,7 +84,9 @@ class CudaRank final : public backend::RankBackend {
     std::uint8_t* heap_base() override { return heap_.as<std::uint8_t>(); }
     void read(Room room, std::uint64_t offset, void* to, std::uint64_t bytes) override;
     void write(Room room, std::uint64_t offset, const void* from, std::uint64_t bytes) override;
+    void fill(Room room, std::uint64_t offset, std::uint8_t value, std::uint64_t bytes) override;
     HostView host_view() override;
+    HostView host_view(const std::vector<RoomPart>& parts) override;
     void connect(const layout::PeerTable& peers) override { peers_ = peers; }
     void init_signals(const protocol::StartPoint& start) override;
     void move_heap() override;
@@ -126,8 +129,9 @@ class CudaRank final : public backend::RankBackend {
     int last_plan_idx_ = 0;
     DeviceBuffer staged_y_;  // (max_tokens, hidden) bf16, for outputs in host memory
     LaunchRequest staged_;   // whose y waits for its rows; y null = none
-    std::vector<std::uint8_t> heap_copy_;
-    std::vector<std::uint8_t> local_copy_;
+    // Of both rooms; never filled whole, so that only what is read takes up memory.
+    std::unique_ptr<std::uint8_t[]> heap_copy_;
+    std::unique_ptr<std::uint8_t[]> local_copy_;
 };
 
 Status CudaRank::allocate() {
@@ -188,12 +192,28 @@ void CudaRank::write(Room where, std::uint64_t offset, const void* from, std::ui
     must(cuda_status(cudaStreamSynchronize(nullptr), "writing a rank's memory"));
 }
 
+void CudaRank::fill(Room where, std::uint64_t offset, std::uint8_t value, std::uint64_t bytes) {
+    select_device();
+    must(cuda_status(cudaMemset(room(where).as<std::uint8_t>(offset), value, bytes),
+                     "filling a rank's memory"));
+    // Launches run on other streams.
+    must(cuda_status(cudaStreamSynchronize(nullptr), "filling a rank's memory"));
+}
+
 HostView CudaRank::host_view() {
-    heap_copy_.resize(heap_.bytes());
-    local_copy_.resize(local_.bytes());
-    read(Room::kHeap, 0, heap_copy_.data(), heap_copy_.size());
-    read(Room::kLocal, 0, local_copy_.data(), local_copy_.size());
-    return {heap_copy_.data(), local_copy_.data()};
+    return host_view({{Room::kHeap, 0, heap_.bytes()}, {Room::kLocal, 0, local_.bytes()}});
+}
+
+HostView CudaRank::host_view(const std::vector<RoomPart>& parts) {
+    if (heap_copy_ == nullptr) {
+        heap_copy_ = std::make_unique_for_overwrite<std::uint8_t[]>(heap_.bytes());
+        local_copy_ = std::make_unique_for_overwrite<std::uint8_t[]>(local_.bytes());
+    }
+    for (const RoomPart& part : parts) {
+        std::uint8_t* to = part.room == Room::kHeap ? heap_copy_.get() : local_copy_.get();
+        read(part.room, part.offset, to + part.offset, part.bytes);
+    }
+    return {heap_copy_.get(), local_copy_.get()};
 }
 
 void CudaRank::init_signals(const protocol::StartPoint& start) {
