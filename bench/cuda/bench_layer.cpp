@@ -264,8 +264,8 @@ constexpr const char* kUsage = R"(usage: gcmoe_bench_layer [options]
   --dispatch-units N     SMs of role 1 (16); role 2 has the rest
   --launch MODE          graph, eager, serial
   --no-overlap           role 2 starts after role 1
-  --shared               with the model's shared expert (role 4)
-  --in-order             its tasks among role 2's, without role 4
+  --shared               with the model's shared expert, its tasks among role 2's
+  --role4                its tasks as role 4
   --warm-ups N           launches before the timed ones (10)
   --timed N              timed launches, at least 1 (30)
   --json                 a JSON line per point
@@ -310,8 +310,8 @@ bool parse(int argc, char** argv, Options* options) {
             options->plan.overlap = false;
         } else if (name == "--shared") {
             options->shared = true;
-        } else if (name == "--in-order") {
-            options->plan.shared_experts = SharedExperts::kInOrder;
+        } else if (name == "--role4") {
+            options->plan.shared_experts = SharedExperts::kRole4;
         } else if (name == "--json") {
             options->json = true;
         } else if (i + 1 >= argc || !parse_pair(name, argv[++i], options)) {

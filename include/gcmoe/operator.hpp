@@ -18,7 +18,7 @@ namespace gcmoe {
 
 // Who runs the shared expert's tasks.
 enum class SharedExperts : std::uint8_t {
-    kAuto,     // GPU: role 4; CPU: in order
+    kAuto,     // in order: faster on one GPU at every size measured (docs/tuning.md)
     kInOrder,  // role 2, between its routed tasks
     kRole4,    // GPU: the communication partition once role 1 has ended, role 2 when it is through
 };

@@ -204,8 +204,7 @@ Status choose_plan(const Shape& shape, int max_tokens, const PlanOptions& option
     plan->name = filled.name;
     plan->lead_blocks = static_cast<std::uint32_t>(filled.lead_blocks);
     plan->overlap = filled.overlap;
-    const bool asks = filled.shared_experts != SharedExperts::kInOrder;
-    plan->has_role4 = asks && machine.has_role4 && shape.shared_inter > 0;
+    plan->has_role4 = filled.shared_experts == SharedExperts::kRole4 && shape.shared_inter > 0;
     layout::PlanMemory& memory = plan->memory;
     memory.row_block = static_cast<std::uint32_t>(filled.row_block);
     memory.ring_blocks = static_cast<std::uint32_t>(filled.ring_blocks);

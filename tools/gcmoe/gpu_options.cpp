@@ -17,7 +17,7 @@ void add_gpu_options(CLI::App& command, GpuOptions* options) {
     command
         .add_option("--shared-experts", options->shared_experts,
                     "GPU: in-order (role 2), or role4 (the communication partition after role 1, "
-                    "helped by role 2) (role4)")
+                    "helped by role 2) (in-order)")
         ->type_name("WHO")
         ->group("GPU");
     command.add_option("--device", options->device, "GPU: CUDA's number of the device (0)")

@@ -37,10 +37,11 @@ std::vector<PairShare> share_pairs(const std::vector<SmPair>& pairs, int num_ran
     const auto share = static_cast<std::size_t>(dispatch_pairs + compute_pairs);
     std::vector<PairShare> shares;
     for (int rank = 0; rank < num_ranks; ++rank) {
+        // One place further in every turn: with as many ranks as GPCs each would else stay in one.
+        const auto ranks = static_cast<std::size_t>(num_ranks);
         std::vector<int> own;
-        for (std::size_t i = static_cast<std::size_t>(rank); i < order.size() && own.size() < share;
-             i += static_cast<std::size_t>(num_ranks)) {
-            own.push_back(order[i]);
+        for (std::size_t turn = 0; own.size() < share; ++turn) {
+            own.push_back(order[turn * ranks + (static_cast<std::size_t>(rank) + turn) % ranks]);
         }
         PairsOfGpc left = by_gpc(pairs, own);
         PairShare result;
