@@ -203,10 +203,10 @@ Status GpuLayer::launch_one(int rank, int tokens) {
     return op(rank).synchronize();
 }
 
-Status GpuLayer::reset() {
+Status GpuLayer::reset(bool move) {
     std::vector<Operator*> all;
     for (auto& op : ops_) all.push_back(op.get());
-    return Operator::reset(all, false);
+    return Operator::reset(all, move);
 }
 
 bool GpuLayer::placements_hold() {

@@ -53,7 +53,7 @@ class GpuLayer {
     std::vector<std::uint16_t> rows_of(const std::vector<std::uint16_t*>& outputs);
     // One rank alone; its synchronize's status.
     Status launch_one(int rank, int tokens);
-    Status reset();
+    Status reset(bool move);
 
     // Of the last run.
     [[nodiscard]] int tokens(int rank) const { return tokens_[static_cast<std::size_t>(rank)]; }

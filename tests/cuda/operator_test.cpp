@@ -276,8 +276,18 @@ TEST_F(CudaOperator, AbsentRankIsNamed) {
     const Status status = layer.launch_one(0, 16);
     EXPECT_EQ(status.code(), Code::kStalled) << status.message();
     EXPECT_NE(status.message().find("rank 1"), std::string::npos) << status.message();
-    ASSERT_TRUE(layer.reset().ok());
+    ASSERT_TRUE(layer.reset(false).ok());
     EXPECT_EQ(layer.run(16), serial_rows(16));
+}
+
+// Graphs made before a reset that moved the memory are not used again.
+TEST_F(CudaOperator, ResetThatMovesTheMemory) {
+    GpuLayer layer(narrow_shape(2), {});
+    const auto wanted = layer.run(16);
+    ASSERT_EQ(layer.run(16), wanted);
+    ASSERT_TRUE(layer.reset(true).ok());
+    ASSERT_EQ(layer.run(16), wanted);
+    ASSERT_EQ(layer.run(16), wanted);
 }
 
 TEST_F(CudaOperator, BadOutputsAndCallbacksAreRefused) {

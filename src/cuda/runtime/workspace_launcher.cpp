@@ -281,6 +281,9 @@ void WorkspaceLauncher::restart() {
     }
     sets_.clear();
     first_set_ = 0;
+    // They hold the addresses of memory that may have moved.
+    for (Captured& captured : captured_) cudaGraphExecDestroy(captured.exec);
+    captured_.clear();
     std::fill(written_.begin(), written_.end(), -1);
     std::fill(next_set_.begin(), next_set_.end(), 0);
 }
