@@ -269,9 +269,9 @@ constexpr const char* kUsage = R"(usage: gcmoe_bench_layer [options]
   --warm-ups N           launches before the timed ones (10)
   --timed N              timed launches, at least 1 (30)
   --json                 a JSON line per point
-Columns: median of 30 launches; floor; their ratio; the same bytes copied only; then, of the last
-launch, microseconds after role 1 began: its first row, role 2's first routed task with all its rows,
-role 1's end, the ends of roles 2 and 3.
+Columns: median of the timed launches; floor; their ratio; the same bytes copied only; then, of the
+last launch, microseconds after role 1 began: its first row, role 2's first routed task with all its
+rows, role 1's end, the ends of roles 2 and 3.
 )";
 
 bool parse_pair(const std::string& name, const std::string& value, Options* options) {

@@ -39,12 +39,12 @@ struct PlanWords {
     std::uint64_t s0 = 0;        // sequence number of the next launch's block 0; role 3 writes it
     std::uint64_t launches = 0;  // finished launches of this plan; role 3 writes it
     std::uint64_t ticket = 0;    // role 2's tasks, taken in order
-    std::uint64_t ticket_base = 0;    // first ticket of the next launch; role 3 writes it
+    std::uint64_t ticket_base = 0;         // first ticket of the next launch; role 3 writes it
     std::uint64_t shared_ticket = 0;       // tasks of the shared expert, with role 4
     std::uint64_t shared_ticket_base = 0;  // as ticket_base
-    std::uint64_t role1_arrived = 0;  // grid barrier of role 1
-    std::uint64_t role1_left = 0;     // units of role 1 that have pulled their last row
-    std::uint64_t role3_arrived = 0;  // units of role 3 that have written their last token
+    std::uint64_t role1_arrived = 0;       // grid barrier of role 1
+    std::uint64_t role1_left = 0;          // units of role 1 that have pulled their last row
+    std::uint64_t role3_arrived = 0;       // units of role 3 that have written their last token
 };
 
 // Words of the workspace that outlive a launch; role 3 writes generation, the host session.

@@ -299,7 +299,8 @@ class RunTest(CommandTest):
     def test_inexact_weights_are_counted(self):
         result = gcmoe("run", *TINY, "--tokens", "2", "--weight-scales",
                        "span_per_k128:40;span_per_expert:40", "--allow-inexact", "--json")
-        self.assertEqual(result.returncode, 1, result.stderr)  # judged against the original
+        # Judged against the original: what is rounded lies 27 octaves below a row's largest weight.
+        self.assertEqual(result.returncode, 0, result.stderr)
         self.assertGreater(self.json_of(result)["changed_values"], 0)
 
     def test_stall_is_described(self):

@@ -31,4 +31,11 @@ cudaError_t launch_role2(const device::GpuLaunch& launch, ActivationScale activa
                                                           : launch_for_rows<false>(launch, stream);
 }
 
+cudaError_t launch_role4(const device::GpuLaunch& launch, ActivationScale activation_scale,
+                         cudaStream_t stream) {
+    device::GpuLaunch shared = launch;
+    shared.is_role4 = 1;
+    return launch_role2(shared, activation_scale, stream);
+}
+
 }  // namespace gcmoe::cuda::gemm

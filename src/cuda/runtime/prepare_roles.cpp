@@ -7,7 +7,6 @@
 #include "cuda/device/device_buffer.hpp"
 #include "cuda/dispatch/role1_dispatch.hpp"
 #include "cuda/gemm/sm90_role2_gemm.hpp"
-#include "cuda/gemm/sm90_role4_shared.hpp"
 
 namespace gcmoe::cuda::runtime {
 
