@@ -7,14 +7,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <cstring>
+#include <charconv>
 #include <stdexcept>
 
 #include "checkpoint/models.hpp"
 #include "cuda/copy_only.hpp"
 #include "cuda/weights/generate_layer.hpp"
 #include "cuda/weights/pack_on_device.hpp"
+#include "gcmoe/capability.hpp"
 #include "gcmoe/operator.hpp"
 #include "numerics/bits.hpp"
 #include "numerics/hash.hpp"
@@ -35,6 +35,10 @@ void must(cudaError_t error, const char* what) {
         throw std::runtime_error(fmt::format("{}: {}", what, cudaGetErrorString(error)));
     }
 }
+
+struct BadOption : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
 
 struct Options {
     std::vector<std::string> models = {"v4.1-flash", "v4-flash", "glm-5.2"};
@@ -261,7 +265,7 @@ constexpr const char* kUsage = R"(usage: gcmoe_bench_layer [options]
   --row-block N          rows of a ring block (the plan's choice)
   --ring-blocks N        (the plan's choice)
   --lead-blocks N        (the plan's choice)
-  --dispatch-units N     SMs of role 1 (16); role 2 has the rest
+  --dispatch-units N     SMs of role 1 (8); role 2 has the rest
   --launch MODE          graph, eager, serial
   --no-overlap           role 2 starts after role 1
   --shared               with the model's shared expert, its tasks among role 2's
@@ -269,72 +273,114 @@ constexpr const char* kUsage = R"(usage: gcmoe_bench_layer [options]
   --warm-ups N           launches before the timed ones (10)
   --timed N              timed launches, at least 1 (30)
   --json                 a JSON line per point
-Columns: median of the timed launches; floor; their ratio; the same bytes copied only; then, of the
-last launch, microseconds after role 1 began: its first row, role 2's first routed task with all its
-rows, role 1's end, the ends of roles 2 and 3.
+Columns: median of the timed launches; floor; their ratio; the same bytes copied only by 116 SMs;
+then, of the last launch, microseconds after role 1 began: its first row, role 2's first routed task
+with all its rows, role 1's end, the ends of roles 2 and 3.
 )";
 
+int parse_number(const std::string& name, const std::string& value, int least) {
+    int number = 0;
+    const char* end = value.data() + value.size();
+    const auto [at, error] = std::from_chars(value.data(), end, number);
+    if (error == std::errc() && at == end && number >= least) return number;
+    throw BadOption(fmt::format("{} {}: must be a number of at least {}", name, value, least));
+}
+
+LaunchMode parse_mode(const std::string& name, const std::string& value) {
+    if (value == "graph") return LaunchMode::kGraph;
+    if (value == "eager") return LaunchMode::kEager;
+    if (value == "serial") return LaunchMode::kSerial;
+    throw BadOption(fmt::format("{} {}: must be one of graph, eager, serial", name, value));
+}
+
 bool parse_pair(const std::string& name, const std::string& value, Options* options) {
-    const auto number = [&value] { return std::atoi(value.c_str()); };
     if (name == "--models") {
         options->models = split(value);
+        checkpoint::ModelEntry entry;
+        for (const std::string& model : options->models) {
+            must(checkpoint::find_model(model, &entry));
+        }
     } else if (name == "--tokens") {
         options->tokens.clear();
-        for (const std::string& part : split(value)) options->tokens.push_back(std::stoi(part));
+        for (const std::string& part : split(value)) {
+            options->tokens.push_back(parse_number(name, part, 1));
+        }
     } else if (name == "--row-block") {
-        options->plan.row_block = number();
+        options->plan.row_block = parse_number(name, value, 8);
     } else if (name == "--ring-blocks") {
-        options->plan.ring_blocks = number();
+        options->plan.ring_blocks = parse_number(name, value, 1);
     } else if (name == "--lead-blocks") {
-        options->plan.lead_blocks = number();
+        options->plan.lead_blocks = parse_number(name, value, 1);
     } else if (name == "--dispatch-units") {
-        options->plan.partition.dispatch_units = number();
+        options->plan.partition.dispatch_units = parse_number(name, value, 2);
     } else if (name == "--warm-ups") {
-        options->warm_ups = number();
+        options->warm_ups = parse_number(name, value, 0);
     } else if (name == "--timed") {
-        options->timed = std::max(number(), 1);
+        options->timed = parse_number(name, value, 1);
     } else if (name == "--launch") {
-        options->launch_mode = value == "serial"  ? LaunchMode::kSerial
-                               : value == "eager" ? LaunchMode::kEager
-                                                  : LaunchMode::kGraph;
+        options->launch_mode = parse_mode(name, value);
     } else {
         return false;
     }
     return true;
 }
 
-bool parse(int argc, char** argv, Options* options) {
-    for (int i = 1; i < argc; ++i) {
-        const std::string name = argv[i];
-        if (name == "--no-overlap") {
-            options->plan.overlap = false;
-        } else if (name == "--shared") {
-            options->shared = true;
-        } else if (name == "--role4") {
-            options->plan.shared_experts = SharedExperts::kRole4;
-        } else if (name == "--json") {
-            options->json = true;
-        } else if (i + 1 >= argc || !parse_pair(name, argv[++i], options)) {
-            return false;
-        }
+bool parse_flag(const std::string& name, Options* options) {
+    if (name == "--no-overlap") {
+        options->plan.overlap = false;
+    } else if (name == "--shared") {
+        options->shared = true;
+    } else if (name == "--role4") {
+        options->plan.shared_experts = SharedExperts::kRole4;
+    } else if (name == "--json") {
+        options->json = true;
+    } else {
+        return false;
     }
     return true;
 }
 
-}  // namespace
-}  // namespace gcmoe::bench
+void parse(int argc, char** argv, Options* options) {
+    for (int i = 1; i < argc; ++i) {
+        const std::string name = argv[i];
+        if (parse_flag(name, options)) continue;
+        const bool has_value = i + 1 < argc && argv[i + 1][0] != '-';
+        if (!parse_pair(name, has_value ? argv[i + 1] : "", options)) {
+            throw BadOption("no option is called " + name);
+        }
+        ++i;
+    }
+}
 
-int main(int argc, char** argv) {
-    gcmoe::bench::Options options;
-    if (!gcmoe::bench::parse(argc, argv, &options)) {
-        std::fputs(gcmoe::bench::kUsage, stderr);
-        return 2;
+bool asks_for_help(int argc, char** argv) {
+    return std::any_of(argv + 1, argv + argc,
+                       [](const std::string& word) { return word == "--help" || word == "-h"; });
+}
+
+// Exit status as that of gcmoe: 2 = bad input, or no GPU to run on.
+int bench_main(int argc, char** argv) {
+    if (asks_for_help(argc, argv)) {
+        std::fputs(kUsage, stdout);
+        return 0;
     }
     try {
-        gcmoe::bench::run(options);
+        Options options;
+        parse(argc, argv, &options);
+        for (const BackendInfo& backend : backends()) {
+            if (backend.name == "cuda" && !backend.available) throw BadOption(backend.reason);
+        }
+        run(options);
+    } catch (const BadOption& error) {
+        fmt::print(stderr, "gcmoe_bench_layer: {} (see --help)\n", error.what());
+        return 2;
     } catch (const std::exception& error) {
         fmt::print(stderr, "gcmoe_bench_layer: {}\n", error.what());
         return 1;
     }
     return 0;
 }
+
+}  // namespace
+}  // namespace gcmoe::bench
+
+int main(int argc, char** argv) { return gcmoe::bench::bench_main(argc, argv); }

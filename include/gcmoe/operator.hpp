@@ -41,7 +41,7 @@ enum class LaunchMode : std::uint8_t {
     kGraph,   // one CUDA graph for all ranks of the process, made once per plan and output
     kEager,   // the same kernels on streams
     kSerial,  // four steps over all ranks in the primary context; no kernel waits for an unfinished
-              // one: for sanitizers and profilers. Needs a plan with overlap = false.
+              // one: for sanitizers and profilers. Plans get overlap = false.
 };
 
 // Limits of every wait. 0 = for ever.
@@ -104,7 +104,9 @@ struct LaunchArgs {
     std::string plan;           // empty = first plan
     // GPU: a cudaStream_t; null = a stream of the workspace. Ranks of one process give the same:
     // the launch is made when the last of them has called. A stream under capture gets the roles as
-    // nodes of the capture, with this num_tokens and y.
+    // nodes of the capture, with this num_tokens and y. Replays of such a graph are the caller's:
+    // synchronize() does not wait for them, no launch of the operator may run beside them or while
+    // the capture is open, and a reset makes the graph invalid.
     void* stream = nullptr;
     // CPU: run on the rank's stream before role 1 of this launch (fill the inputs; may return
     // another num_tokens, for which y must have room), and after role 3. A bad number of tokens or
@@ -168,6 +170,7 @@ class Operator {
     // Bytes per region before anything is allocated. Errors: kBadConfig.
     static Status size_report(const Shape& shape, const OperatorOptions& options,
                               std::vector<SizeEntry>* out);
+    // GPU: no launch of this process is running (loading kernels waits for an idle device).
     // Errors: kBadConfig, kUnsupported (backend missing, with the reason).
     static Status create(const Shape& shape, std::shared_ptr<const PackedWeights> weights,
                          std::shared_ptr<Group> group, int rank, const OperatorOptions& options,
@@ -178,7 +181,7 @@ class Operator {
     // Where to put the inputs of the next launch. Ask again after reset(move): the memory has
     // moved.
     [[nodiscard]] InputViews inputs();
-    // Copies rows from the host's memory into inputs(), after all launches so far. Errors:
+    // Waits for all launches so far, then copies rows from the host's memory into inputs(). Errors:
     // kBadInput (num_rows over capacity, null arrays), kBadIndex (an id that does not fit int32
     // indices).
     Status write_inputs(const HostInputs& from);

@@ -45,6 +45,10 @@ need_gpu() {
         printf '%s: no GPU here: %s\n' "$(basename "$0")" "${devices:-gcmoe info names none}"
         exit "$EXIT_NO_GPU"
     fi
+    if "$gcmoe" info | grep -q '^ *cuda  *no'; then
+        "$gcmoe" info | grep '^ *cuda  *no'
+        exit "$EXIT_NO_GPU"
+    fi
     printf '%s\n' "$devices"
 }
 

@@ -72,7 +72,7 @@ class RankBackend {
     virtual ~RankBackend() = default;
     // Own symmetric memory, as the roles address it (a GPU's: not for the host to read).
     [[nodiscard]] virtual std::uint8_t* heap_base() = 0;
-    // Some bytes of a room, to and from the host; ordered after all launches so far.
+    // Some bytes of a room, to and from the host. Callers: no launch is open (synchronize).
     virtual void read(Room room, std::uint64_t offset, void* to, std::uint64_t bytes) = 0;
     virtual void write(Room room, std::uint64_t offset, const void* from, std::uint64_t bytes) = 0;
     virtual void fill(Room room, std::uint64_t offset, std::uint8_t value, std::uint64_t bytes) = 0;

@@ -54,6 +54,7 @@ struct GroupState {
     GroupOptions options;
     std::mutex mutex;
     std::map<std::string, group::Workspace> workspaces;
+    std::string backend;                          // of all ranks; empty: none has been made
     std::shared_ptr<backend::Executor> executor;  // shared by the ranks, if their backend wants one
 };
 

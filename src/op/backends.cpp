@@ -18,9 +18,11 @@ BackendInfo cuda_info() {
 }
 #else
 BackendInfo cuda_info() {
-    return {"cuda", false, "this build has no GPU kernels (configure with -DGCMOE_CUDA=ON)"};
+    return {"cuda", false, "this build has no GPU kernels (./dev build cuda makes one that has)"};
 }
 #endif
+
+bool has_kernels() { return !cubins().empty(); }
 
 }  // namespace
 
@@ -32,7 +34,9 @@ std::vector<BackendInfo> backends() {
 Status capability(const Shape& shape, const OperatorOptions& options) {
     for (const BackendInfo& backend : backends()) {
         if (backend.name != options.backend) continue;
-        if (!backend.available) {
+        // Another device than the first is asked for by find_machine.
+        const bool asks_device = backend.name == "cuda" && has_kernels();
+        if (!backend.available && !asks_device) {
             return {Code::kUnsupported,
                     fmt::format("backend '{}': {}", backend.name, backend.reason)};
         }
@@ -76,6 +80,12 @@ Status find_machine(const Shape& shape, const OperatorOptions& options, plan::Ma
 
 Status make_rank(const std::string& backend, backend::RankSetup setup, GroupState* group,
                  std::unique_ptr<backend::RankBackend>* out) {
+    if (group->backend.empty()) group->backend = backend;
+    if (group->backend != backend) {
+        return {Code::kBadConfig,
+                fmt::format("rank {}: backend '{}', but the group's ranks so far are of '{}'",
+                            setup.rank, backend, group->backend)};
+    }
 #ifdef GCMOE_HAS_CUDA
     if (backend == "cuda") {
         return cuda::runtime::make_cuda_rank(std::move(setup), group->num_ranks, &group->executor,

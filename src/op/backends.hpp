@@ -12,8 +12,9 @@
 
 namespace gcmoe::op {
 
-// What plans of this backend depend on here. Errors: kBadConfig (unknown backend, options it does
-// not know), kUnsupported with the reason.
+// What plans of this backend depend on here; sizes for a GPU that a build without kernels cannot
+// run are those of an H200. Errors: kBadConfig (options that the backend does not know),
+// kUnsupported with the reason.
 Status find_machine(const Shape& shape, const OperatorOptions& options, plan::Machine* machine);
 
 // One rank; the group's mutex is held. Errors: those of the backend.

@@ -202,6 +202,7 @@ Status write_inputs(const HostInputs& from, OperatorState* state) {
         return {Code::kBadInput,
                 fmt::format("an input array is null with num_rows = {}", from.num_rows)};
     }
+    state->backend->synchronize();  // roles and peers may still read what is there
     const layout::SymmetricHeap& heap = state->heap;
     const auto rows = static_cast<std::uint64_t>(from.num_rows);
     const auto hidden = static_cast<std::uint64_t>(state->shape.hidden);

@@ -56,6 +56,7 @@ group::Configuration configuration(const Shape& shape, const OperatorOptions& op
         fields.emplace_back(field, fmt::format("{}", value));
     };
     add("backend", options.backend);
+    add("launch_mode", static_cast<int>(options.launch_mode));
     add("hidden", shape.hidden);
     add("inter", shape.inter);
     add("num_experts", shape.num_experts);
@@ -319,22 +320,28 @@ Status Operator::launch(const LaunchArgs& args) {
 }
 
 Status Operator::synchronize() {
-    bool finished = false;
-    GCMOE_RETURN_IF_ERROR(op::guarded(state_.get(), [&]() -> Status {
-        finished = state_->backend->synchronize();
-        return {};
-    }));
-    if (!finished) {
-        state_->stalled = true;
-        return {Code::kStalled, describe(stall_report())};
-    }
-    GCMOE_RETURN_IF_ERROR(state_->callback_errors.take());
-    return op::take_bad_index(state_.get());
+    return op::guarded(state_.get(), [&]() -> Status {
+        if (!state_->backend->synchronize()) {
+            state_->stalled = true;
+            return {Code::kStalled, describe(op::read_stall_report(*state_))};
+        }
+        GCMOE_RETURN_IF_ERROR(state_->callback_errors.take());
+        return op::take_bad_index(state_.get());
+    });
 }
 
-StallReport Operator::stall_report() const { return op::read_stall_report(*state_); }
+// A GPU whose context is broken can be read no more: what is left is an empty report.
+StallReport Operator::stall_report() const {
+    StallReport report;
+    op::ignore_throws([&] { report = op::read_stall_report(*state_); });
+    return report;
+}
 
-Statistics Operator::statistics() const { return op::read_statistics(*state_); }
+Statistics Operator::statistics() const {
+    Statistics statistics;
+    op::ignore_throws([&] { statistics = op::read_statistics(*state_); });
+    return statistics;
+}
 
 namespace op {
 namespace {
@@ -346,11 +353,11 @@ Status restart(const std::vector<OperatorState*>& states, bool move) {
     for (OperatorState* state : states) {
         GCMOE_RETURN_IF_ERROR(guarded(state, [&]() -> Status {
             state->backend->synchronize();
+            const layout::StateWords words = read_state(*state);
+            start.generation = std::max(start.generation, words.generation);
+            start.session = std::max(start.session, words.session + 1);
             return {};
         }));
-        const layout::StateWords words = read_state(*state);
-        start.generation = std::max(start.generation, words.generation);
-        start.session = std::max(start.session, words.session + 1);
     }
     for (OperatorState* state : states) {
         state->connected = false;
@@ -365,7 +372,10 @@ Status restart(const std::vector<OperatorState*>& states, bool move) {
     }
     for (OperatorState* state : states) {
         state->options.start = StartState{start.generation, start.session, 0, 0, 0};
-        state->backend->init_signals(start);
+        GCMOE_RETURN_IF_ERROR(guarded(state, [&]() -> Status {
+            state->backend->init_signals(start);
+            return {};
+        }));
     }
     for (OperatorState* state : states) {
         GCMOE_RETURN_IF_ERROR(guarded(state, [state] { return connect(state); }));

@@ -5,6 +5,8 @@
 #include <CLI/CLI.hpp>
 #include <cstdlib>
 
+#include "gcmoe/capability.hpp"
+
 namespace gcmoe::cli {
 
 void add_gpu_options(CLI::App& command, GpuOptions* options) {
@@ -17,7 +19,7 @@ void add_gpu_options(CLI::App& command, GpuOptions* options) {
     command
         .add_option("--shared-experts", options->shared_experts,
                     "GPU: in-order (role 2), or role4 (the communication partition after role 1, "
-                    "helped by role 2) (in-order)")
+                    "helped by role 2), auto = in-order (auto)")
         ->type_name("WHO")
         ->group("GPU");
     command.add_option("--device", options->device, "GPU: CUDA's number of the device (0)")
@@ -25,6 +27,9 @@ void add_gpu_options(CLI::App& command, GpuOptions* options) {
 }
 
 Status parse_launch_mode(const GpuOptions& options, LaunchMode* mode) {
+    if (options.device < 0) {
+        return option_error("--device", std::to_string(options.device), "must not be negative");
+    }
     if (options.launch == "graph") {
         *mode = LaunchMode::kGraph;
     } else if (options.launch == "eager") {
@@ -53,7 +58,7 @@ Status parse_shared_experts(const GpuOptions& options, SharedExperts* shared_exp
 
 void prepare_queues(const std::string& backend, const ConsoleOptions& console) {
     constexpr const char* kVariable = "CUDA_DEVICE_MAX_CONNECTIONS";
-    if (backend != "cuda" || std::getenv(kVariable) != nullptr) return;
+    if (backend != "cuda" || cubins().empty() || std::getenv(kVariable) != nullptr) return;
     setenv(kVariable, "32", 0);
     if (!console.json) fmt::print(stderr, "gcmoe: {}=32 (two hardware queues a rank)\n", kVariable);
 }

@@ -208,15 +208,6 @@ void add_run_options(CLI::App& command, RunOptions* options) {
 Status check_run_options(const RunOptions& options) {
     GCMOE_RETURN_IF_ERROR(check_inputs_alone(options));
     GCMOE_RETURN_IF_ERROR(check_paths(options));
-    std::vector<std::string> names;
-    for (const BackendInfo& backend : backends()) {
-        names.push_back(backend.name);
-        if (backend.name == options.backend && !backend.available) {
-            const Status status = option_error("--backend", backend.name, backend.reason);
-            return {Code::kUnsupported, status.message()};
-        }
-    }
-    GCMOE_RETURN_IF_ERROR(check_word("--backend", options.backend, names));
     GCMOE_RETURN_IF_ERROR(check_word("--executor", options.executor, {"threads", "stepper"}));
     GCMOE_RETURN_IF_ERROR(check_word("--index-type", options.index_type, {"int32", "int64"}));
     LaunchMode mode = LaunchMode::kGraph;
@@ -238,6 +229,15 @@ Status check_run_options(const RunOptions& options) {
     if (!(mask >= 0.0 && mask <= 1.0)) {
         return option_error("--mask", fmt::format("{}", mask), "must be in 0..1");
     }
+    std::vector<std::string> names;
+    for (const BackendInfo& backend : backends()) {
+        names.push_back(backend.name);
+        if (backend.name == options.backend && !backend.available) {
+            const Status status = option_error("--backend", backend.name, backend.reason);
+            return {Code::kUnsupported, status.message()};
+        }
+    }
+    GCMOE_RETURN_IF_ERROR(check_word("--backend", options.backend, names));
     return {};
 }
 

@@ -1,10 +1,11 @@
 // Role 2 on Hopper: grouped GEMMs of the routed experts and of the shared one, tasks in ticket
 // order.
 //
-// Runs on: the compute partition, one CTA of 640 threads per SM. Waits for: num_blocks, block table
-// and l1_full_count (role 1); l2_empty_count, l2_full_mask, shared_ready (earlier tasks). Reads:
-// ring x and activations with their origins, packed weights, own x for the shared expert. Writes:
-// activations, peers' combine rows, shared rows, `done` of peers whose last row it was.
+// Runs on: the compute partition (as role 4: the communication partition, after role 1), one CTA of
+// 640 threads per SM. Waits for: num_blocks, block table and l1_full_count (role 1);
+// l2_empty_count, l2_full_mask, shared_ready (earlier tasks). Reads: ring x and activations with
+// their origins, packed weights, own x for the shared expert. Writes: activations, peers' combine
+// rows, shared rows, `done` of peers whose last row it was.
 //
 // A first-GEMM task is 128 columns: 4 row tiles of 64 packed rows, gate and up of a column in rows
 // g and g + 8 of a slab. A second-GEMM task is 256 columns. N = live rows rounded up to 8.

@@ -32,11 +32,29 @@ void must(const Status& status) {
     if (!status.ok()) throw InternalError(status.message());
 }
 
+// The rank's device for the calling thread, and the thread's own again afterwards.
+class DeviceScope {
+  public:
+    explicit DeviceScope(int device) {
+        cudaGetDevice(&before_);
+        if (before_ != device) cudaSetDevice(device);
+    }
+    ~DeviceScope() { cudaSetDevice(before_); }
+    DeviceScope(const DeviceScope&) = delete;
+    DeviceScope& operator=(const DeviceScope&) = delete;
+
+  private:
+    int before_ = 0;
+};
+
 // Kept by the group: green contexts, and a launcher per workspace. Destroyed after the ranks.
 class CudaExecutor final : public backend::Executor {
   public:
     CudaExecutor(int device, int num_ranks)
-        : device_(device), num_ranks_(num_ranks), partitions_(device, num_ranks) {}
+        : device_(device),
+          num_ranks_(num_ranks),
+          partitions_(device, num_ranks),
+          chain_(std::make_shared<LaunchChain>()) {}
 
     [[nodiscard]] int device() const { return device_; }
     Partitions& partitions() { return partitions_; }
@@ -47,7 +65,7 @@ class CudaExecutor final : public backend::Executor {
         *out = known.lock();
         if (*out != nullptr) return {};
         auto made = std::make_shared<WorkspaceLauncher>();
-        GCMOE_RETURN_IF_ERROR(made->create(num_ranks_, mode));
+        GCMOE_RETURN_IF_ERROR(made->create(num_ranks_, mode, chain_));
         known = made;
         *out = std::move(made);
         return {};
@@ -57,6 +75,7 @@ class CudaExecutor final : public backend::Executor {
     int device_ = 0;
     int num_ranks_ = 0;
     Partitions partitions_;
+    std::shared_ptr<LaunchChain> chain_;
     std::map<std::string, std::weak_ptr<WorkspaceLauncher>> launchers_;
 };
 
@@ -78,7 +97,6 @@ class CudaRank final : public backend::RankBackend {
   public:
     CudaRank(backend::RankSetup setup, std::shared_ptr<CudaExecutor> executor)
         : setup_(std::move(setup)), executor_(std::move(executor)) {}
-    ~CudaRank() override { select_device(); }
 
     Status create();
     std::uint8_t* heap_base() override { return heap_.as<std::uint8_t>(); }
@@ -103,7 +121,6 @@ class CudaRank final : public backend::RankBackend {
         std::vector<GpuTimes> combine;
         std::vector<GpuTimes> shared;
     };
-    void select_device() const { cudaSetDevice(setup_.device); }
     Status allocate();
     Status choose_output(const LaunchRequest& request, std::uint16_t** y);
     Status copy_output();
@@ -177,14 +194,14 @@ Status CudaRank::create() {
 }
 
 void CudaRank::read(Room where, std::uint64_t offset, void* to, std::uint64_t bytes) {
-    select_device();
+    const DeviceScope scope(setup_.device);
     must(cuda_status(
         cudaMemcpy(to, room(where).as<std::uint8_t>(offset), bytes, cudaMemcpyDeviceToHost),
         "reading a rank's memory"));
 }
 
 void CudaRank::write(Room where, std::uint64_t offset, const void* from, std::uint64_t bytes) {
-    select_device();
+    const DeviceScope scope(setup_.device);
     must(cuda_status(
         cudaMemcpy(room(where).as<std::uint8_t>(offset), from, bytes, cudaMemcpyHostToDevice),
         "writing a rank's memory"));
@@ -193,7 +210,7 @@ void CudaRank::write(Room where, std::uint64_t offset, const void* from, std::ui
 }
 
 void CudaRank::fill(Room where, std::uint64_t offset, std::uint8_t value, std::uint64_t bytes) {
-    select_device();
+    const DeviceScope scope(setup_.device);
     must(cuda_status(cudaMemset(room(where).as<std::uint8_t>(offset), value, bytes),
                      "filling a rank's memory"));
     // Launches run on other streams.
@@ -217,7 +234,7 @@ HostView CudaRank::host_view(const std::vector<RoomPart>& parts) {
 }
 
 void CudaRank::init_signals(const protocol::StartPoint& start) {
-    select_device();
+    const DeviceScope scope(setup_.device);
     std::vector<layout::RankMemory> plans;
     for (std::size_t i = 0; i < setup_.plans.size(); ++i) {
         plans.push_back(memory(static_cast<int>(i)));
@@ -227,7 +244,7 @@ void CudaRank::init_signals(const protocol::StartPoint& start) {
 }
 
 void CudaRank::move_heap() {
-    select_device();
+    const DeviceScope scope(setup_.device);
     DeviceBuffer fresh;
     must(fresh.allocate(setup_.heap.bytes, "new symmetric memory"));
     must(cuda_status(cudaMemset(fresh.as<std::uint8_t>(), setup_.poison ? 0xFF : 0, fresh.bytes()),
@@ -292,6 +309,10 @@ Status CudaRank::choose_output(const LaunchRequest& request, std::uint16_t** y) 
     cudaPointerAttributes attributes{};
     GCMOE_RETURN_IF_ERROR(
         cuda_status(cudaPointerGetAttributes(&attributes, request.y), "asking what y points to"));
+    if (attributes.type == cudaMemoryTypeDevice && attributes.device != setup_.device) {
+        return {Code::kBadInput, fmt::format("y lies on device {}, rank {} is on device {}",
+                                             attributes.device, setup_.rank, setup_.device)};
+    }
     if (attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged) {
         if (reinterpret_cast<std::uint64_t>(request.y) % 16 == 0 && request.y_stride % 8 == 0) {
             return {};
@@ -301,7 +322,20 @@ Status CudaRank::choose_output(const LaunchRequest& request, std::uint16_t** y) 
                             "multiple of 8 (rows are stored 16 bytes at a time)",
                             static_cast<const void*>(request.y), request.y_stride)};
     }
-    if (staged_.y != nullptr) synchronize();
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    if (request.stream != nullptr) {
+        GCMOE_RETURN_IF_ERROR(
+            cuda_status(cudaStreamIsCapturing(static_cast<cudaStream_t>(request.stream), &capture),
+                        "asking whether a stream captures"));
+    }
+    if (capture != cudaStreamCaptureStatusNone) {
+        return {Code::kBadInput,
+                "y must be device memory on a stream under capture: replays know "
+                "nothing of the host's"};
+    }
+    if (staged_.y != nullptr && !synchronize()) {
+        return {Code::kStalled, fmt::format("rank {}: the launch before has stalled", setup_.rank)};
+    }
     if (staged_y_.bytes() == 0) {
         GCMOE_RETURN_IF_ERROR(staged_y_.allocate(
             std::size_t{setup_.heap.max_tokens} * static_cast<std::size_t>(setup_.shape.hidden) * 2,
@@ -313,7 +347,7 @@ Status CudaRank::choose_output(const LaunchRequest& request, std::uint16_t** y) 
 }
 
 Status CudaRank::launch(const LaunchRequest& request) {
-    select_device();
+    const DeviceScope scope(setup_.device);
     if (request.before || request.after) {
         return {
             Code::kUnsupported,
@@ -351,7 +385,7 @@ Status CudaRank::copy_output() {
 }
 
 bool CudaRank::synchronize() {
-    select_device();
+    const DeviceScope scope(setup_.device);
     must(launcher_->synchronize(setup_.rank));
     must(copy_output());
     layout::StateWords state;
@@ -360,7 +394,7 @@ bool CudaRank::synchronize() {
 }
 
 CudaRank::Times CudaRank::read_times() {
-    select_device();
+    const DeviceScope scope(setup_.device);
     std::vector<GpuTimes> all(times_.bytes() / sizeof(GpuTimes));
     must(cuda_status(
         cudaMemcpy(all.data(), times_.as<GpuTimes>(), times_.bytes(), cudaMemcpyDeviceToHost),
@@ -398,7 +432,8 @@ Placement CudaRank::placement() {
     placement.dispatch_ran = sms(times.dispatch);
     placement.compute_ran = sms(times.compute);
     placement.combine_ran = sms(times.combine);
-    placement.shared_ran = sms(times.shared);
+    const backend::Plan& plan = setup_.plans[static_cast<std::size_t>(last_plan_idx_)];
+    if (plan.has_role4) placement.shared_ran = sms(times.shared);
     return placement;
 }
 

@@ -17,9 +17,10 @@ template <class Function>
 void look_up(void* library, const char* name, Function* out, Status* status) {
     *out = reinterpret_cast<Function>(dlsym(library, name));
     if (*out != nullptr || !status->ok()) return;
-    *status = {Code::kUnsupported,
-               fmt::format("{} lacks {}: a driver of CUDA 12.4 or newer is needed (green contexts)",
-                           kLibrary, name)};
+    *status = {
+        Code::kUnsupported,
+        fmt::format("{} lacks {}: a newer driver is needed (green contexts came with CUDA 12.4)",
+                    kLibrary, name)};
 }
 
 void look_up_all(void* library, Loaded* loaded) {

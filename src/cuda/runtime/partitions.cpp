@@ -1,5 +1,7 @@
 #include "cuda/runtime/partitions.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstddef>
 
@@ -31,6 +33,13 @@ Status Partitions::find(int rank, const Partition& sizes, const RankPartition** 
     }
     const SmMap* map = nullptr;
     GCMOE_RETURN_IF_ERROR(find_sm_map(device_, &map));
+    const int pairs = static_cast<int>(map->pairs.size());
+    const int needed = num_ranks_ * (sizes.dispatch_units + sizes.compute_units) / 2;
+    if (pairs < needed) {
+        return {Code::kUnsupported,
+                fmt::format("{} ranks of {} + {} SMs need {} SM pairs, the driver gives {}",
+                            num_ranks_, sizes.dispatch_units, sizes.compute_units, needed, pairs)};
+    }
     const std::vector<PairShare> shares =
         share_pairs(map->pairs, num_ranks_, sizes.dispatch_units / 2, sizes.compute_units / 2);
     const PairShare& share = shares[static_cast<std::size_t>(rank)];

@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <numeric>
+#include <string>
 
 #include "cuda/device/device_buffer.hpp"
 #include "cuda/ptx/special.cuh"
@@ -23,7 +24,7 @@ constexpr int kSharedBytes = 120 * 1024;
 // Long enough for all CTAs of a launch to be resident together.
 constexpr std::uint64_t kHoldNs = 100 * 1000;
 
-// Resources (sm_90a): notes which SM each CTA runs on, and stays there for a while.
+// Notes which SM each CTA runs on, and stays there for a while.
 // Resources of sm_90a, kept by ./dev registers --write; spills: bytes of stores / loads
 //   note_sm_kernel: registers 10, spills 0 / 0
 __global__ void note_sm_kernel(std::uint32_t* sms, std::uint64_t hold_ns) {
@@ -92,7 +93,10 @@ Status find_gpcs(int num_sms, std::uint32_t* sms, GpcGroups* groups) {
             continue;
         }
         for (std::size_t i = 0; i < ran.size(); ++i) {
+            if (ran[i] >= static_cast<std::uint32_t>(num_sms))
+                continue;  // SMs not numbered through
             const std::size_t first = i / cluster * cluster;
+            if (ran[first] >= static_cast<std::uint32_t>(num_sms)) continue;
             groups->join(static_cast<int>(ran[i]), static_cast<int>(ran[first]));
         }
     }
@@ -113,7 +117,9 @@ Status find_pair(const std::vector<CUdevResource>& resource, int device, std::ui
                                       "reading the SMs of a pair"));
     pair->sms[0] = static_cast<int>(std::min(ran[0], ran[1]));
     pair->sms[1] = static_cast<int>(std::max(ran[0], ran[1]));
-    return {};
+    if (ran[0] != ran[1]) return {};
+    return {Code::kUnsupported, "an SM pair ran two CTAs on SM " + std::to_string(ran[0]) +
+                                    " one after the other: is other work on the device?"};
 }
 
 Status split_into_pairs(int device, SmMap* map) {
@@ -151,7 +157,7 @@ Status measure(int device, SmMap* map) {
     for (const CUdevResource& resource : map->resources) {
         SmPair pair;
         GCMOE_RETURN_IF_ERROR(find_pair({resource}, device, sms.as<std::uint32_t>(), &pair));
-        const int root = groups.root(pair.sms[0]);
+        const int root = pair.sms[0] < map->num_sms ? groups.root(pair.sms[0]) : -1;
         pair.gpc = numbers.try_emplace(root, static_cast<int>(numbers.size())).first->second;
         map->pairs.push_back(pair);
     }

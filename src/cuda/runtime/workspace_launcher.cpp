@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 #include "cuda/device/device_buffer.hpp"
 
@@ -32,6 +33,10 @@ Status is_capturing(cudaStream_t stream, bool* out) {
 }  // namespace
 
 WorkspaceLauncher::~WorkspaceLauncher() {
+    if (chain_ != nullptr) {
+        const std::lock_guard<std::mutex> lock(chain_->mutex);
+        if (chain_->last == this) chain_->last = nullptr;
+    }
     for (Captured& captured : captured_) cudaGraphExecDestroy(captured.exec);
     for (Set& set : sets_) {
         if (set.fork != nullptr) cudaEventDestroy(set.fork);
@@ -44,11 +49,14 @@ WorkspaceLauncher::~WorkspaceLauncher() {
     if (capture_stream_ != nullptr) cudaStreamDestroy(capture_stream_);
 }
 
-Status WorkspaceLauncher::create(int num_ranks, LaunchMode mode) {
+Status WorkspaceLauncher::create(int num_ranks, LaunchMode mode,
+                                 std::shared_ptr<LaunchChain> chain) {
     mode_ = mode;
+    chain_ = std::move(chain);
     const auto count = static_cast<std::size_t>(num_ranks);
     next_set_.assign(count, 0);
     written_.assign(count, -1);
+    failed_.resize(count);
     last_ended_.assign(count, nullptr);
     for (cudaEvent_t& event : last_ended_) GCMOE_RETURN_IF_ERROR(make_event(&event));
     GCMOE_RETURN_IF_ERROR(make_event(&fork_));
@@ -72,7 +80,7 @@ WorkspaceLauncher::Set& WorkspaceLauncher::set_of(int rank) {
 }
 
 Status WorkspaceLauncher::submit(int rank, const RankLaunch& launch) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> lock(chain_->mutex);
     Set& set = set_of(rank);
     set.ranks[static_cast<std::size_t>(rank)] = launch;
     Status status = check_streams(set);
@@ -86,6 +94,7 @@ Status WorkspaceLauncher::submit(int rank, const RankLaunch& launch) {
         status = run_alone(&set, rank);
     } else if (set.arrived == static_cast<int>(ranks_.size())) {
         status = run_complete(&set);
+        if (!status.ok()) note_failure(set, rank, status);
     }
     while (!sets_.empty() && sets_.front().arrived == static_cast<int>(ranks_.size())) {
         if (sets_.front().fork != nullptr) cudaEventDestroy(sets_.front().fork);
@@ -137,15 +146,33 @@ Status WorkspaceLauncher::run_complete(Set* set) {
     return capturing ? Status{} : note_end(numbers, stream);
 }
 
-// Launches of a workspace never overlap: on another stream than the last one's, wait for its end.
-Status WorkspaceLauncher::follow_last_launch(cudaStream_t stream) {
-    if (stream == last_stream_) return {};
+Status WorkspaceLauncher::wait_for_all(cudaStream_t stream) const {
     for (cudaEvent_t ended : last_ended_) {
         GCMOE_RETURN_IF_ERROR(
             cuda_status(cudaStreamWaitEvent(stream, ended), "following the last launch"));
     }
+    return {};
+}
+
+// Launches never overlap: after another workspace's, or on another stream than the last one's, wait
+// for its end.
+Status WorkspaceLauncher::follow_last_launch(cudaStream_t stream) {
+    if (chain_->last != nullptr && chain_->last != this) {
+        GCMOE_RETURN_IF_ERROR(chain_->last->wait_for_all(stream));
+    }
+    chain_->last = this;
+    if (stream == last_stream_) return {};
+    GCMOE_RETURN_IF_ERROR(wait_for_all(stream));
     last_stream_ = stream;
     return {};
+}
+
+// The other ranks of a set have heard that their launch was taken: their synchronize tells them.
+void WorkspaceLauncher::note_failure(const Set& set, int caller, const Status& status) {
+    for (std::size_t rank = 0; rank < failed_.size(); ++rank) {
+        if (static_cast<int>(rank) != caller && set.ranks[rank]) failed_[rank] = status;
+        written_[rank] = -1;
+    }
 }
 
 // The word keeps its value from launch to launch, and a write costs a node of its own.
@@ -217,7 +244,7 @@ Status WorkspaceLauncher::run_graph(const std::vector<const RankLaunch*>& ranks,
 // Those that wait run as streams from here on; so do those that come later.
 Status WorkspaceLauncher::send_off(Set* set) {
     set->sent_off = true;
-    GCMOE_RETURN_IF_ERROR(make_event(&set->fork));
+    if (set->fork == nullptr) GCMOE_RETURN_IF_ERROR(make_event(&set->fork));
     GCMOE_RETURN_IF_ERROR(cuda_status(cudaEventRecord(set->fork, stream_), "forking the roles"));
     for (std::size_t i = 0; i < set->ranks.size(); ++i) {
         if (set->ranks[i]) GCMOE_RETURN_IF_ERROR(run_alone(set, static_cast<int>(i)));
@@ -226,13 +253,18 @@ Status WorkspaceLauncher::send_off(Set* set) {
 }
 
 Status WorkspaceLauncher::run_alone(Set* set, int rank) {
-    if (mode_ == LaunchMode::kSerial) {
-        return {Code::kBadInput,
-                fmt::format("serial launches need all {} ranks to launch before one synchronises",
-                            ranks_.size())};
-    }
     const auto at = static_cast<std::size_t>(rank);
     const RankLaunch& launch = *set->ranks[at];
+    bool capturing = false;
+    if (launch.stream != nullptr) {
+        GCMOE_RETURN_IF_ERROR(is_capturing(launch.stream, &capturing));
+    }
+    if (capturing) {
+        return {Code::kBadInput,
+                fmt::format("rank {}: a launch under capture needs all {} ranks to launch before "
+                            "one synchronises",
+                            rank, ranks_.size())};
+    }
     // The rank's own streams order its launches; nothing of another rank may stand before.
     const cudaStream_t dispatch = launch.partition->dispatch.stream();
     const cudaStream_t stream =
@@ -242,6 +274,10 @@ Status WorkspaceLauncher::run_alone(Set* set, int rank) {
         GCMOE_RETURN_IF_ERROR(cuda_status(cudaEventRecord(fork_, stream), "forking the roles"));
         fork = fork_;
     }
+    if (chain_->last != nullptr && chain_->last != this) {
+        GCMOE_RETURN_IF_ERROR(chain_->last->wait_for_all(dispatch));
+    }
+    chain_->last = this;
     last_stream_ = nullptr;
     GCMOE_RETURN_IF_ERROR(
         cuda_status(cudaStreamWaitEvent(dispatch, last_ended_[at]), "following the last launch"));
@@ -266,16 +302,24 @@ Status WorkspaceLauncher::note_end(const std::vector<int>& ranks, cudaStream_t s
 Status WorkspaceLauncher::synchronize(int rank) {
     const auto at = static_cast<std::size_t>(rank);
     {
-        const std::lock_guard<std::mutex> lock(mutex_);
+        const std::lock_guard<std::mutex> lock(chain_->mutex);
+        if (!failed_[at].ok()) return std::exchange(failed_[at], Status{});
         for (Set& set : sets_) {
-            if (set.ranks[at]) GCMOE_RETURN_IF_ERROR(send_off(&set));
+            if (!set.ranks[at]) continue;
+            if (mode_ == LaunchMode::kSerial) {
+                return {Code::kBadInput,
+                        fmt::format("serial launches need all {} ranks to launch before rank {} "
+                                    "synchronises",
+                                    ranks_.size(), rank)};
+            }
+            GCMOE_RETURN_IF_ERROR(send_off(&set));
         }
     }
     return cuda_status(cudaEventSynchronize(last_ended_[at]), "running the roles");
 }
 
 void WorkspaceLauncher::restart() {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> lock(chain_->mutex);
     for (Set& set : sets_) {
         if (set.fork != nullptr) cudaEventDestroy(set.fork);
     }
@@ -285,6 +329,7 @@ void WorkspaceLauncher::restart() {
     for (Captured& captured : captured_) cudaGraphExecDestroy(captured.exec);
     captured_.clear();
     std::fill(written_.begin(), written_.end(), -1);
+    std::fill(failed_.begin(), failed_.end(), Status{});
     std::fill(next_set_.begin(), next_set_.end(), 0);
 }
 

@@ -6,6 +6,7 @@
 
 #include <deque>
 #include <list>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -14,6 +15,15 @@
 #include "gcmoe/operator.hpp"
 
 namespace gcmoe::cuda::runtime {
+
+class WorkspaceLauncher;
+
+// All workspaces of a group use the same SMs and streams: one launch at a time, in the order of the
+// calls.
+struct LaunchChain {
+    std::mutex mutex;
+    WorkspaceLauncher* last = nullptr;  // whose launch was the last one
+};
 
 // A launch number of all ranks is a set. It runs when its last rank has called; a rank that
 // synchronises earlier sends off those that are there as streams, and the others follow one by one
@@ -25,7 +35,7 @@ class WorkspaceLauncher {
     WorkspaceLauncher(const WorkspaceLauncher&) = delete;
     WorkspaceLauncher& operator=(const WorkspaceLauncher&) = delete;
 
-    Status create(int num_ranks, LaunchMode mode);
+    Status create(int num_ranks, LaunchMode mode, std::shared_ptr<LaunchChain> chain);
     // Errors: kBadInput (ranks of a set on different streams), kInternal with CUDA's word.
     Status submit(int rank, const RankLaunch& launch);
     // Sends off what is waiting, and waits for this rank's last launch.
@@ -52,6 +62,8 @@ class WorkspaceLauncher {
     Set& set_of(int rank);
     Status run_complete(Set* set);
     Status follow_last_launch(cudaStream_t stream);
+    Status wait_for_all(cudaStream_t stream) const;
+    void note_failure(const Set& set, int caller, const Status& status);
     Status write_changed_tokens(const std::vector<const RankLaunch*>& ranks, cudaStream_t stream);
     Status run_streams(const std::vector<const RankLaunch*>& ranks, cudaStream_t stream);
     Status run_graph(const std::vector<const RankLaunch*>& ranks, cudaStream_t stream);
@@ -61,7 +73,7 @@ class WorkspaceLauncher {
     Status note_end(const std::vector<int>& ranks, cudaStream_t stream);
     Status check_streams(const Set& set) const;
 
-    std::mutex mutex_;
+    std::shared_ptr<LaunchChain> chain_;  // its mutex guards everything here
     LaunchMode mode_ = LaunchMode::kGraph;
     cudaStream_t stream_ = nullptr;          // the workspace's own, primary context
     cudaStream_t capture_stream_ = nullptr;  // for own captures
@@ -72,6 +84,7 @@ class WorkspaceLauncher {
     std::deque<Set> sets_;                 // from first_set_ on
     std::uint64_t first_set_ = 0;
     std::vector<std::uint64_t> next_set_;  // (num_ranks)
+    std::vector<Status> failed_;           // (num_ranks) of a set that another rank's call made
     std::vector<int> written_;             // (num_ranks) num_tokens on the device; -1 = unknown
     bool is_captured_ = false;             // a caller's graph writes num_tokens whenever it runs
     std::list<Captured> captured_;         // most recently used first
