@@ -10,7 +10,9 @@ namespace {
 using device::cuda_status;
 
 // One thread: four stores a ring block and two words a source and expert, at creation and reset
-// only. Resources of sm_90a, kept by ./dev registers --write; spills: bytes of stores / loads
+// only.
+//
+// Resources of sm_90a, kept by ./dev registers --write; spills: bytes of stores / loads
 //   init_signals_kernel: registers 32, spills 0 / 0
 __global__ void init_signals_kernel(const __grid_constant__ layout::RankMemory memory,
                                     protocol::StartPoint start, bool of_workspace) {
