@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <thread>
 
+#include "cuda/weights/generate_layer.hpp"
+#include "cuda/weights/pack_on_device.hpp"
 #include "op/readback.hpp"
 #include "support/virtual_layer.hpp"
 
@@ -20,6 +22,24 @@ void must(const Status& status) {
 
 void must(cudaError_t error) {
     if (error != cudaSuccess) throw std::runtime_error(cudaGetErrorString(error));
+}
+
+// Small layers as the host packs them; large ones are made on the device (weights_test.cu compares
+// the two).
+std::vector<std::shared_ptr<const PackedWeights>> weights_of(const Shape& shape) {
+    constexpr int kMostHiddenOnHost = 1024;
+    if (shape.hidden <= kMostHiddenOnHost) return packed_layer(shape);
+    checkpoint::GeneratedLayer layer;
+    layer.shape = shape;
+    std::shared_ptr<WeightSource> source;
+    must(cuda::weights::generate_layer(layer, cuda::weights::sizes_of(shape),
+                                       {0, shape.num_experts}, &source));
+    std::vector<std::shared_ptr<const PackedWeights>> weights;
+    for (int rank = 0; rank < shape.num_ranks; ++rank) {
+        weights.emplace_back();
+        must(cuda::weights::pack_on_device(*source, shape, rank, {}, &weights.back(), nullptr));
+    }
+    return weights;
 }
 
 }  // namespace
@@ -39,7 +59,7 @@ GpuLayer::GpuLayer(const Shape& shape, const LayerOptions& options)
     op_options.plans[0].shared_experts = options.shared_experts;
     op_options.plans[0].partition.dispatch_units = options.dispatch_units;
     must(Group::in_process(shape.num_ranks, {}, &group_));
-    const auto& weights = packed_layer(shape);
+    const auto weights = weights_of(shape);
     for (int rank = 0; rank < shape.num_ranks; ++rank) {
         std::unique_ptr<Operator> op;
         must(Operator::create(shape, weights[static_cast<std::size_t>(rank)], group_, rank,

@@ -260,6 +260,20 @@ TEST_F(CudaOperator, SameBitsAtAnyCapacity) {
     EXPECT_EQ(wide.run_rows(8), wanted);
 }
 
+TEST_F(CudaOperator, SameBitsAtAnyCapacityOfV41Flash) {
+    Shape shape = narrow_shape(1);
+    shape.hidden = 5120;
+    shape.inter = 2304;
+    shape.num_experts = 48;
+    shape.topk = 6;
+    LayerOptions options;
+    options.capacity = 8;
+    const auto wanted = GpuLayer(shape, options).run(8);
+    options.capacity = 200000;  // 12 GB of combine rows
+    options.poison = false;
+    EXPECT_EQ(GpuLayer(shape, options).run_rows(8), wanted);
+}
+
 // A rank that synchronises before the others have launched does not block them.
 TEST_F(CudaOperator, RanksThatLaunchOneByOne) {
     GpuLayer layer(narrow_shape(2), {});

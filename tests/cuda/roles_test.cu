@@ -111,6 +111,8 @@ std::vector<NamedCase> cases() {
             {"ChunkForm", chunk_form_case()},
             {"ChunkFormClamped", clamped_chunk_form_case()},
             {"Wide2944", wide_case(2, 2944, 2944, 8, 4)},
+            {"Experts896Topk16", wide_case(2, 256, 128, 896, 16)},
+            {"Experts7OfARankTopk1", wide_case(3, 256, 384, 21, 1)},
             {"V41FlashTwoExpertsARank", wide_case(8, 5120, 2304, 16, 6)}};
 }
 
