@@ -179,7 +179,7 @@ Status CudaRank::allocate() {
 }
 
 Status CudaRank::create() {
-    GCMOE_RETURN_IF_ERROR(cuda_status(cudaSetDevice(setup_.device), "cudaSetDevice"));
+    const DeviceScope scope(setup_.device);
     GCMOE_RETURN_IF_ERROR(prepare_roles(setup_.device));
     GCMOE_RETURN_IF_ERROR(weights::find(setup_.weights->storage(), &weights_));
     GCMOE_RETURN_IF_ERROR(allocate());
