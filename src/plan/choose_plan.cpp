@@ -66,13 +66,14 @@ Status check_sizes(const Shape& shape, int max_tokens, const PlanOptions& option
                                "counted modulo 2^32)",
                                options.ring_blocks, kMaxRingBlocks));
     }
+    // The GPU's tasks are 256 columns wide, also where hidden is 128.
+    const int widest = std::max(shape.hidden, kGpuTaskColumns);
     if (options.second_columns % layout::kChunk != 0 || options.second_columns < layout::kChunk ||
-        options.second_columns > shape.hidden) {
-        return bad(
-            options,
-            fmt::format("second_columns = {} must be a multiple of {} in {}..hidden "
-                        "= {}",
-                        options.second_columns, layout::kChunk, layout::kChunk, shape.hidden));
+        options.second_columns > widest) {
+        return bad(options, fmt::format("second_columns = {} must be a multiple of {} in {}..{} "
+                                        "(hidden = {})",
+                                        options.second_columns, layout::kChunk, layout::kChunk,
+                                        widest, shape.hidden));
     }
     if (options.lead_blocks < 1 || options.lead_blocks > options.ring_blocks) {
         return bad(options,

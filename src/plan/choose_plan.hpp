@@ -34,6 +34,9 @@ struct Machine {
 };
 constexpr Machine cpu_machine() { return {Partition::cpu_limits(), 512ULL << 10}; }
 
+// Columns of a second-GEMM task of the GPU: four row tiles of 64, one per math warpgroup.
+inline constexpr int kGpuTaskColumns = 256;
+
 // SMs of the GPU that the defaults were measured on.
 inline constexpr int kH200Sms = 132;
 
@@ -44,7 +47,7 @@ constexpr Machine gpu_machine(int sms, int ranks) {
     const int pairs = sms / 2 / ranks;
     machine.units_of_share = 2 * pairs;
     if (ranks > 1) machine.limits.min_compute = 2;
-    machine.second_columns = 256;  // four row tiles of 64, one per math warpgroup
+    machine.second_columns = kGpuTaskColumns;
     // A second GEMM's ticket is taken long after those of its first GEMM, so that it need not wait:
     // V4.1-Flash, 32 tokens, 116 SMs (38 tasks a block): 512 us with a lead of 2 blocks, 430 with
     // 4, 394 with 8, 391 with 12 (one H200, 2026-12-01).

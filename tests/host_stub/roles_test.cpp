@@ -51,6 +51,12 @@ Shape with_odd_chunks(Shape shape) {
     return shape;
 }
 
+// Narrower than a second-GEMM task.
+Shape with_hidden_128(Shape shape) {
+    shape.hidden = 128;
+    return shape;
+}
+
 // Blocks of 8 to 64 rows of all sizes that have a loop of their own.
 std::vector<HostCase> cases() {
     constexpr ActivationScale kFp32 = ActivationScale::kFp32K128;
@@ -61,6 +67,7 @@ std::vector<HostCase> cases() {
     const test::WeightForms chunk_factors{"span_per_k128:1;span_per_expert:40"};
     return {
         {"K128Rows8", shape_of(1, kFp32, 0), 12, 8, 2, {}},
+        {"K128Rows8Hidden128", with_hidden_128(shape_of(1, kFp32, 128)), 20, 8, 2, {}},
         {"K128Rows16TwoRanks", shape_of(2, kFp32, 0), 30, 16, 1, {}},
         {"K128Rows16SharedK32", shape_of(1, kFp32, 128), 20, 16, 2, shared_k32},
         {"K128Rows16ChunkFactors", shape_of(1, kFp32, 0), 20, 16, 2, chunk_factors},
