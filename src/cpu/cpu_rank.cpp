@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backend/describe_memory.hpp"
 #include "backend/launch_times.hpp"
 #include "cpu/executor_stepper.hpp"
 #include "cpu/executor_threads.hpp"
@@ -86,21 +87,7 @@ void CpuRank::move_heap() {
 }
 
 layout::RankMemory CpuRank::memory(int plan_idx) const {
-    layout::RankMemory memory;
-    memory.peers = peers_;
-    if (memory.peers.num_ranks == 0) {  // not connected yet: only the own heap is known
-        memory.peers.base = reinterpret_cast<std::uint64_t>(heap_.data());
-        memory.peers.rank = static_cast<std::uint32_t>(setup_.rank);
-        memory.peers.num_ranks = 1;
-    }
-    memory.heap = setup_.heap;
-    memory.local = setup_.local;
-    memory.plan = setup_.plans[static_cast<std::size_t>(plan_idx)].memory;
-    memory.local_base = local_.data();
-    memory.hidden_chunks = static_cast<std::uint32_t>(setup_.shape.hidden / layout::kChunk);
-    memory.inter_chunks = static_cast<std::uint32_t>(setup_.shape.inter / layout::kChunk);
-    memory.shared_chunks = static_cast<std::uint32_t>(setup_.shape.shared_inter / layout::kChunk);
-    return memory;
+    return backend::describe_memory(setup_, plan_idx, peers_, heap_.data(), local_.data());
 }
 
 Status CpuRank::launch(const backend::LaunchRequest& request) {

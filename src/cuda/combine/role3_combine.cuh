@@ -1,9 +1,9 @@
 // Role 3 on the GPU: top-k partial sums and the shared expert's part.
 //
-// Runs after roles 1 and 2 of its rank. Waits for `done` of every peer (system scope), one thread a
-// peer. Reads: own combine rows, shared rows, topk_idx. Writes: y; the last CTA moves the state on
-// (R25). A CTA takes items cta, cta + ctas, .. of (token, slab); a thread takes 8 columns. 256
-// threads.
+// Runs after roles 1, 2 and 4 of its rank. Waits for `done` of every peer (system scope), one
+// thread a peer. Reads: own combine rows, shared rows, topk_idx. Writes: y; the last CTA moves the
+// state on (R25). A CTA takes items cta, cta + ctas, .. of (token, slab); a thread takes 8 columns.
+// 256 threads.
 #pragma once
 
 #include <cstdint>

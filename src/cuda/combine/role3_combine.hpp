@@ -1,4 +1,4 @@
-// Launches role 3 on a stream that has waited for roles 1 and 2.
+// Launches role 3 on a stream that has waited for roles 1, 2 and 4.
 #pragma once
 
 #include <cuda_runtime_api.h>

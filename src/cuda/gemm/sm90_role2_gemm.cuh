@@ -14,8 +14,8 @@
 // operand of a routed wgmma is reloaded (gate sass counts them); in the instances for 64 rows the
 // loops of the shared expert and of chunk factors do spill. The rest are a few words where tasks
 // start and end and in the other warps. ptxas serialises no wgmma (nvcc 13.0). Measured:
-// docs/tuning.md. V4.1-Flash, 48 experts, 116 SMs, one H200, 2026-12-01: 275 us at 32 tokens for
-// 201 us of bytes, 32 of them before the first rows are there.
+// docs/tuning.md. V4.1-Flash, 48 experts, 124 SMs, one H200, 2026-12-01: ends 257 us after role 1
+// began at 32 tokens, for 210 us of bytes; its first rows stand after 19.
 #pragma once
 
 #include <cstdint>

@@ -8,11 +8,13 @@
 #include <cstdlib>
 #include <map>
 
+#include "backend/describe_memory.hpp"
 #include "backend/launch_times.hpp"
 #include "base/check.hpp"
 #include "cuda/device/device_buffer.hpp"
 #include "cuda/runtime/init_signals.hpp"
 #include "cuda/runtime/prepare_roles.hpp"
+#include "cuda/runtime/stream_capture.hpp"
 #include "cuda/runtime/workspace_launcher.hpp"
 #include "cuda/weights/gpu_weights.hpp"
 
@@ -259,21 +261,8 @@ void CudaRank::move_heap() {
 }
 
 layout::RankMemory CudaRank::memory(int plan_idx) const {
-    layout::RankMemory memory;
-    memory.peers = peers_;
-    if (memory.peers.num_ranks == 0) {  // not connected yet: only the own heap is known
-        memory.peers.base = reinterpret_cast<std::uint64_t>(heap_.as<std::uint8_t>());
-        memory.peers.rank = static_cast<std::uint32_t>(setup_.rank);
-        memory.peers.num_ranks = 1;
-    }
-    memory.heap = setup_.heap;
-    memory.local = setup_.local;
-    memory.plan = setup_.plans[static_cast<std::size_t>(plan_idx)].memory;
-    memory.local_base = local_.as<std::uint8_t>();
-    memory.hidden_chunks = static_cast<std::uint32_t>(setup_.shape.hidden / layout::kChunk);
-    memory.inter_chunks = static_cast<std::uint32_t>(setup_.shape.inter / layout::kChunk);
-    memory.shared_chunks = static_cast<std::uint32_t>(setup_.shape.shared_inter / layout::kChunk);
-    return memory;
+    return backend::describe_memory(setup_, plan_idx, peers_, heap_.as<std::uint8_t>(),
+                                    local_.as<std::uint8_t>());
 }
 
 device::GpuLaunch CudaRank::make_launch(const LaunchRequest& request, std::uint16_t* y) {
@@ -322,13 +311,11 @@ Status CudaRank::choose_output(const LaunchRequest& request, std::uint16_t** y) 
                             "multiple of 8 (rows are stored 16 bytes at a time)",
                             static_cast<const void*>(request.y), request.y_stride)};
     }
-    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    bool capturing = false;
     if (request.stream != nullptr) {
-        GCMOE_RETURN_IF_ERROR(
-            cuda_status(cudaStreamIsCapturing(static_cast<cudaStream_t>(request.stream), &capture),
-                        "asking whether a stream captures"));
+        GCMOE_RETURN_IF_ERROR(is_capturing(static_cast<cudaStream_t>(request.stream), &capturing));
     }
-    if (capture != cudaStreamCaptureStatusNone) {
+    if (capturing) {
         return {Code::kBadInput,
                 "y must be device memory on a stream under capture: replays know "
                 "nothing of the host's"};

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cuda/device/device_buffer.hpp"
+#include "cuda/runtime/stream_capture.hpp"
 
 namespace gcmoe::cuda::runtime {
 namespace {
@@ -20,14 +21,6 @@ constexpr std::size_t kMostGraphs = 32;
 Status make_event(cudaEvent_t* event) {
     return cuda_status(cudaEventCreateWithFlags(event, cudaEventDisableTiming),
                        "creating an event");
-}
-
-Status is_capturing(cudaStream_t stream, bool* out) {
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    GCMOE_RETURN_IF_ERROR(
-        cuda_status(cudaStreamIsCapturing(stream, &status), "asking whether a stream captures"));
-    *out = status == cudaStreamCaptureStatusActive;
-    return {};
 }
 
 }  // namespace
@@ -133,7 +126,7 @@ Status WorkspaceLauncher::run_complete(Set* set) {
     bool capturing = false;
     GCMOE_RETURN_IF_ERROR(is_capturing(stream, &capturing));
     if (!capturing) GCMOE_RETURN_IF_ERROR(follow_last_launch(stream));
-    is_captured_ = is_captured_ || capturing;
+    caller_captures_ = caller_captures_ || capturing;
     GCMOE_RETURN_IF_ERROR(write_changed_tokens(ranks, stream));
     if (mode_ == LaunchMode::kSerial) {
         GCMOE_RETURN_IF_ERROR(run_serial(ranks, stream));
@@ -181,7 +174,7 @@ Status WorkspaceLauncher::write_changed_tokens(const std::vector<const RankLaunc
     std::vector<const RankLaunch*> changed;
     for (const RankLaunch* rank : ranks) {
         int& written = written_[rank->launch.memory.rank()];
-        if (is_captured_ || written != rank->num_tokens) changed.push_back(rank);
+        if (caller_captures_ || written != rank->num_tokens) changed.push_back(rank);
         written = rank->num_tokens;
     }
     return write_num_tokens(changed, stream);

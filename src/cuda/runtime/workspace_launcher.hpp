@@ -86,7 +86,7 @@ class WorkspaceLauncher {
     std::vector<std::uint64_t> next_set_;  // (num_ranks)
     std::vector<Status> failed_;           // (num_ranks) of a set that another rank's call made
     std::vector<int> written_;             // (num_ranks) num_tokens on the device; -1 = unknown
-    bool is_captured_ = false;             // a caller's graph writes num_tokens whenever it runs
+    bool caller_captures_ = false;         // a caller's graph writes num_tokens whenever it runs
     std::list<Captured> captured_;         // most recently used first
 };
 
