@@ -269,7 +269,7 @@ constexpr const char* kUsage = R"(usage: gcmoe_bench_layer [options]
   --launch MODE          graph, eager, serial
   --no-overlap           role 2 starts after role 1
   --shared               with the model's shared expert, its tasks among role 2's
-  --role4                its tasks as role 4
+  --role4                the same, its tasks as role 4
   --warm-ups N           launches before the timed ones (10)
   --timed N              timed launches, at least 1 (30)
   --json                 a JSON line per point
@@ -331,6 +331,7 @@ bool parse_flag(const std::string& name, Options* options) {
     } else if (name == "--shared") {
         options->shared = true;
     } else if (name == "--role4") {
+        options->shared = true;
         options->plan.shared_experts = SharedExperts::kRole4;
     } else if (name == "--json") {
         options->json = true;
