@@ -399,6 +399,24 @@ Status name_option(const Status& status) {
     return status;
 }
 
+std::string given_layer_option(const LayerOptions& options) {
+    const std::pair<const char*, bool> given[] = {
+        {"--checkpoint", !options.checkpoint.empty()},
+        {"--layer", options.layer.has_value()},
+        {"--gate-up", options.gate_up.has_value()},
+        {"--quantize", options.quantize.has_value()},
+        {"--shared or --no-shared", options.shared.has_value()},
+        {"--clamp", options.clamp.has_value()},
+        {"--alpha", options.alpha.has_value()},
+        {"--beta", options.beta.has_value()},
+        {"--activation-scale", options.activation_scale.has_value()},
+    };
+    for (const auto& [name, is_given] : given) {
+        if (is_given) return name;
+    }
+    return generator_option(options);
+}
+
 Status open_layer(const LayerOptions& options, int num_ranks, Layer* out) {
     if (options.checkpoint.empty() && options.model.empty()) {
         return option_error("--model", "",

@@ -69,6 +69,9 @@ Status apply_activation(const LayerOptions& options, Shape* shape);
 // A refusal of the library with the option that its field belongs to in front.
 [[nodiscard]] Status name_option(const Status& status);
 
+// The first option that says which layer and was given, or empty.
+[[nodiscard]] std::string given_layer_option(const LayerOptions& options);
+
 // A layer that can be read.
 struct Layer {
     std::string title;  // for people
