@@ -1,11 +1,13 @@
 #include "checkpoint/stored_source.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "base/math.hpp"
 #include "checkpoint/generated_codes.hpp"
+#include "layout/weight_tile.hpp"
 #include "numerics/bf16.hpp"
-#include "numerics/e2m1.hpp"
 #include "numerics/e4m3.hpp"
 #include "numerics/quantise.hpp"
 #include "numerics/ue8m0.hpp"
@@ -20,25 +22,33 @@ std::size_t index_of(int row, int width) {
 void decode(const Mxfp4View& view, int row, float* out) {
     const std::uint8_t* nibbles = view.nibbles + index_of(row, view.cols / 2);
     const std::uint8_t* scales = view.scales + index_of(row, view.cols / numerics::kMxfp4Group);
-    for (int col = 0; col < view.cols; ++col) {
-        const unsigned pair = nibbles[col / 2];
-        const auto nibble = static_cast<std::uint8_t>(col % 2 == 0 ? pair & 15U : pair >> 4);
-        out[col] = numerics::e2m1_to_float(nibble) *
-                   numerics::ue8m0_to_float(scales[col / numerics::kMxfp4Group]);
+    for (int group = 0; group < view.cols / numerics::kMxfp4Group; ++group) {
+        const float scale = numerics::ue8m0_to_float(scales[group]);
+        for (int idx = 0; idx < numerics::kMxfp4Group; idx += 2) {
+            const std::array<float, 2>& pair = layout::kE2m1Pairs[*nibbles++];
+            *out++ = pair[0] * scale;
+            *out++ = pair[1] * scale;
+        }
     }
+}
+
+float scale_at(const Fp8View& view, std::size_t entry) {
+    if (view.grid == ScaleGrid::kFp32Block128) {
+        return static_cast<const float*>(view.scales)[entry];
+    }
+    return numerics::ue8m0_to_float(static_cast<const std::uint8_t*>(view.scales)[entry]);
 }
 
 void decode(const Fp8View& view, int row, float* out) {
     const GridBlock block = grid_block(view.grid);
     const std::uint8_t* codes = view.codes + index_of(row, view.cols);
-    const std::size_t first_scale = index_of(row / block.rows, ceil_div(view.cols, block.cols));
-    for (int col = 0; col < view.cols; ++col) {
-        const std::size_t entry = first_scale + static_cast<std::size_t>(col / block.cols);
-        const float scale =
-            view.grid == ScaleGrid::kFp32Block128
-                ? static_cast<const float*>(view.scales)[entry]
-                : numerics::ue8m0_to_float(static_cast<const std::uint8_t*>(view.scales)[entry]);
-        out[col] = numerics::kE4m3Values[codes[col]] * scale;
+    std::size_t entry = index_of(row / block.rows, ceil_div(view.cols, block.cols));
+    for (int begin = 0; begin < view.cols; begin += block.cols) {
+        const float scale = scale_at(view, entry++);
+        const int end = std::min(begin + block.cols, view.cols);
+        for (int col = begin; col < end; ++col) {
+            out[col] = numerics::kE4m3Values[codes[col]] * scale;
+        }
     }
 }
 

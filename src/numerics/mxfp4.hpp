@@ -18,16 +18,42 @@
 
 namespace gcmoe::numerics {
 
+// A magnitude on E2M1's grid, by one addition: floats near addend stand a step of the grid apart
+// (0.5 below 2, 1 below 4, else 2), and an even code is an even number of steps. Integer and float
+// arithmetic without branches, so that compilers make vectors of it.
+struct E2m1Step {
+    float sum;     // magnitude + addend, rounded to nearest even
+    float addend;  // 1.5 * 2^22 steps of 0.5, 1 or 2
+    int octave;    // 0, 1, 2
+
+    GCMOE_HD constexpr explicit E2m1Step(float value) : sum(0.0F), addend(0.0F), octave(0) {
+        constexpr float kLargest = 8.0F;  // rounds to 6 like all above it
+        const float full = bits_to_float(float_to_bits(value) & kFloatMagnitudeMask);
+        const float magnitude = full < kLargest ? full : kLargest;
+        const int exponent = static_cast<int>(float_to_bits(magnitude) >> 23) - 127;
+        octave = exponent > 0 ? exponent : 0;
+        octave = octave < 2 ? octave : 2;
+        addend = bits_to_float(0x4AC00000U + (static_cast<std::uint32_t>(octave) << 23));
+        sum = magnitude + addend;
+    }
+};
+
 // Rounds to nearest, ties to the even code; saturates at 6; never gives negative zero. Callers: not
-// NaN.
+// NaN; the machine rounds to nearest even.
 GCMOE_HD constexpr std::uint8_t e2m1_nearest_even(float value) {
-    const std::uint32_t bits = float_to_bits(value);
-    const float magnitude = bits_to_float(bits & kFloatMagnitudeMask);
-    const int code = (magnitude > 0.25F) + (magnitude >= 0.75F) + (magnitude > 1.25F) +
-                     (magnitude >= 1.75F) + (magnitude > 2.5F) + (magnitude >= 3.5F) +
-                     (magnitude > 5.0F);
-    const int sign = (bits >> 31) != 0 && code != 0 ? 8 : 0;
+    const E2m1Step step(value);
+    const int steps = static_cast<int>(float_to_bits(step.sum) - float_to_bits(step.addend));
+    const int full = steps + 2 * step.octave;
+    const int code = full < 7 ? full : 7;
+    const int sign = (float_to_bits(value) >> 31) != 0 && code != 0 ? 8 : 0;
     return static_cast<std::uint8_t>(sign | code);
+}
+
+// The magnitude of what e2m1_nearest_even rounds to.
+GCMOE_HD constexpr float e2m1_round_magnitude(float value) {
+    const E2m1Step step(value);
+    const float rounded = step.sum - step.addend;
+    return rounded < kE2m1Max ? rounded : kE2m1Max;
 }
 
 // The OCP scale code floor(log2(amax)) - 2 + 127, at least 0: 0..252.
@@ -45,14 +71,18 @@ GCMOE_HD constexpr float divide_by_scale(float value, std::uint8_t code) {
 
 // The squared error of rounding a group with a scale code, in units of the square of the scale.
 GCMOE_HD constexpr double mxfp4_group_error(const float* values, std::uint8_t code) {
-    double sum = 0.0;
-    for (int i = 0; i < kMxfp4Group; ++i) {
-        const float scaled = divide_by_scale(values[i], code);
-        const double error = static_cast<double>(scaled) -
-                             static_cast<double>(e2m1_to_float(e2m1_nearest_even(scaled)));
-        sum += error * error;
+    constexpr int kSums = 4;
+    const float inverse = ue8m0_inverse(code);
+    double sums[kSums] = {};
+    for (int i = 0; i < kMxfp4Group; i += kSums) {
+        for (int lane = 0; lane < kSums; ++lane) {
+            const float scaled =
+                bits_to_float(float_to_bits(values[i + lane] * inverse) & kFloatMagnitudeMask);
+            const float error = scaled - e2m1_round_magnitude(scaled);
+            sums[lane] += static_cast<double>(error) * static_cast<double>(error);
+        }
     }
-    return sum;
+    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
 // The scale code of 32 finite values: the OCP code or the next, see the head of this file.

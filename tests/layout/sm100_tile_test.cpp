@@ -67,6 +67,7 @@ TEST(Sm100Tile, ScaleOrderIsA32By4Chunk) {
     EXPECT_EQ(sm100_scale_offset(1, 0), 16);
     EXPECT_EQ(sm100_scale_offset(32, 0), 4);
     EXPECT_EQ(sm100_scale_offset(127, 3), 511);
+    EXPECT_EQ(sm100_scale_offset(5, 2), 82);  // the example in the documentation of nvmath-python
 }
 
 TEST(Sm100Tile, GateAndUpOfAColumnShareALane) {

@@ -84,6 +84,9 @@ TEST(Mxfp4, RoundsEveryBf16ToTheNearestEvenCode) {
         const int expected = std::abs(value) > 16.0F ? (value < 0.0F ? 15 : 7)
                                                      : nearest_code(static_cast<double>(value));
         ASSERT_EQ(static_cast<int>(e2m1_nearest_even(value)), expected) << value;
+        ASSERT_EQ(e2m1_round_magnitude(value),
+                  e2m1_to_float(static_cast<std::uint8_t>(expected & 7)))
+            << value;
         for (const float tie : {0.25F, 0.75F, 1.25F, 1.75F, 2.5F, 3.5F, 5.0F}) {
             num_ties += std::abs(value) == tie ? 1 : 0;
         }
@@ -100,6 +103,10 @@ TEST(Mxfp4, TakesTheSideOfEveryTie) {
         EXPECT_EQ(static_cast<int>(e2m1_nearest_even(std::nextafter(tie, 0.0F))), below);
         EXPECT_EQ(static_cast<int>(e2m1_nearest_even(std::nextafter(tie, 8.0F))), below + 1);
         EXPECT_EQ(static_cast<int>(e2m1_nearest_even(-tie)), code == 0 ? 0 : code | 8);
+        for (const float value : {tie, std::nextafter(tie, 0.0F), std::nextafter(tie, 8.0F)}) {
+            EXPECT_EQ(e2m1_round_magnitude(value), e2m1_to_float(e2m1_nearest_even(value)))
+                << value;
+        }
         ++below;
     }
 }
@@ -149,6 +156,36 @@ TEST(Mxfp4, ZerosTinyAndHuge) {
     values[31] = std::numeric_limits<float>::max();
     expect_brute_force(values, 3);
     EXPECT_LE(static_cast<int>(mxfp4_scale_code(values)), 253);
+}
+
+// Relative L2 error of normal weights under a rule for the scale code.
+template <class Rule>
+double normal_error(const Rule& rule) {
+    double error = 0.0;
+    double square = 0.0;
+    for (std::uint64_t group = 0; group < 20000; ++group) {
+        float values[kMxfp4Group];
+        for (int i = 0; i < kMxfp4Group; ++i) {
+            values[i] = 0.02F * hash_normal(group * kMxfp4Group + static_cast<std::uint64_t>(i));
+            square += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+        }
+        const std::uint8_t code = rule(values);
+        error += mxfp4_group_error(values, code) * scale_of(code) * scale_of(code);
+    }
+    return std::sqrt(error / square);
+}
+
+// The table of docs/checkpoints.md.
+TEST(Mxfp4, ErrsLessThanEitherRuleAlone) {
+    const auto ocp = [](const float* values) {
+        return mxfp4_floor_code(group_amax(values, kMxfp4Group));
+    };
+    const auto no_saturation = [](const float* values) {
+        return ue8m0_ceil(group_amax(values, kMxfp4Group) / kE2m1Max);
+    };
+    EXPECT_NEAR(normal_error(ocp), 0.1129, 5e-5);
+    EXPECT_NEAR(normal_error(no_saturation), 0.1177, 5e-5);
+    EXPECT_NEAR(normal_error(mxfp4_scale_code), 0.1106, 5e-5);
 }
 
 // What is already MXFP4 keeps its values (not always its scale).
