@@ -1,7 +1,14 @@
 // A small layer of every layout.
 #pragma once
 
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
 #include "checkpoint/open_layer.hpp"
+#include "checkpoint/safetensors_file.hpp"
+#include "checkpoint/safetensors_writer.hpp"
 #include "checkpoint/synth.hpp"
 #include "test_files.hpp"
 
@@ -42,6 +49,46 @@ inline ReadOptions read_options_of(const SynthOptions& options) {
 inline void write(const SynthOptions& options) {
     SynthReport report;
     expect_ok(synthesise_checkpoint(options, &report));
+}
+
+// The tensors of a folder with one file, to be changed and written again.
+struct Tensor {
+    Dtype dtype;
+    std::vector<std::int64_t> shape;
+    std::string bytes;
+};
+using Tensors = std::map<std::string, Tensor>;
+
+inline Tensors read_tensors(const std::string& folder) {
+    std::unique_ptr<SafetensorsFile> file;
+    expect_ok(SafetensorsFile::open(folder + "/model.safetensors", &file));
+    Tensors out;
+    for (const TensorRecord& record : file->tensors()) {
+        TensorView view;
+        expect_ok(file->tensor(record.name, &view));
+        out[record.name] = {view.dtype, view.shape,
+                            std::string(reinterpret_cast<const char*>(view.bytes), view.num_bytes)};
+    }
+    return out;
+}
+
+inline void write_tensors(const std::string& folder, const Tensors& tensors) {
+    std::vector<TensorSpec> specs;
+    for (const bool wide : {true, false}) {  // floats first: they must stand aligned
+        for (const auto& [name, tensor] : tensors) {
+            if ((dtype_bytes(tensor.dtype) > 1) == wide) {
+                specs.push_back({name, tensor.dtype, tensor.shape});
+            }
+        }
+    }
+    std::unique_ptr<SafetensorsWriter> writer;
+    expect_ok(SafetensorsWriter::create(folder + "/model.safetensors", specs, {}, &writer));
+    ASSERT_NE(writer, nullptr);
+    for (const TensorSpec& spec : specs) {
+        const std::string& bytes = tensors.at(spec.name).bytes;
+        expect_ok(writer->write(spec.name, bytes.data(), bytes.size()));
+    }
+    expect_ok(writer->finish());
 }
 
 }  // namespace gcmoe::checkpoint

@@ -2,56 +2,14 @@
 #include <cstring>
 #include <functional>
 #include <limits>
-#include <map>
 
-#include "checkpoint/safetensors_file.hpp"
-#include "checkpoint/safetensors_writer.hpp"
 #include "expert_bytes.hpp"
 #include "layout_cases.hpp"
 
 namespace gcmoe::checkpoint {
 namespace {
 
-// --- Damage: the tensors of a small layer, changed before they are written ----------------------
-
-struct Tensor {
-    Dtype dtype;
-    std::vector<std::int64_t> shape;
-    std::string bytes;
-};
-using Tensors = std::map<std::string, Tensor>;
 using Damage = std::function<void(Tensors*)>;
-
-Tensors read_tensors(const std::string& folder) {
-    std::unique_ptr<SafetensorsFile> file;
-    expect_ok(SafetensorsFile::open(folder + "/model.safetensors", &file));
-    Tensors out;
-    for (const TensorRecord& record : file->tensors()) {
-        TensorView view;
-        expect_ok(file->tensor(record.name, &view));
-        out[record.name] = {view.dtype, view.shape, bytes_of(view.bytes, view.num_bytes)};
-    }
-    return out;
-}
-
-void write_tensors(const std::string& folder, const Tensors& tensors) {
-    std::vector<TensorSpec> specs;
-    for (const bool wide : {true, false}) {  // floats first: they must stand aligned
-        for (const auto& [name, tensor] : tensors) {
-            if ((dtype_bytes(tensor.dtype) > 1) == wide) {
-                specs.push_back({name, tensor.dtype, tensor.shape});
-            }
-        }
-    }
-    std::unique_ptr<SafetensorsWriter> writer;
-    expect_ok(SafetensorsWriter::create(folder + "/model.safetensors", specs, {}, &writer));
-    ASSERT_NE(writer, nullptr);
-    for (const TensorSpec& spec : specs) {
-        const std::string& bytes = tensors.at(spec.name).bytes;
-        expect_ok(writer->write(spec.name, bytes.data(), bytes.size()));
-    }
-    expect_ok(writer->finish());
-}
 
 // Opening the damaged layer, or reading its expert 1 and its shared expert, fails with these words.
 void expect_refused(CheckpointFormat format, const Damage& damage,

@@ -222,6 +222,79 @@ TEST(Layouts, OrderOfGateAndUp) {
     }
 }
 
+// Renames every tensor: words[i].first to words[i].second, each where it occurs.
+void rename(const std::string& folder,
+            const std::vector<std::pair<std::string, std::string>>& words) {
+    Tensors renamed;
+    for (auto [name, tensor] : read_tensors(folder)) {
+        std::string target = name;
+        for (const auto& [from, to] : words) {
+            const std::size_t at = target.find(from);
+            if (at != std::string::npos) target.replace(at, from.size(), to);
+        }
+        renamed[target] = tensor;
+    }
+    write_tensors(folder, renamed);
+}
+
+// V4-Flash-Base: block FP8 under DeepSeek's names.
+TEST(Layouts, BlockFp8WithDeepseekNames) {
+    const TempFolder folder;
+    const SynthOptions options = options_of(folder.path(), CheckpointFormat::kBlockFp8);
+    write(options);
+    rename(folder.path(), {{"model.layers.4.mlp.", "layers.4.ffn."},
+                           {"gate_proj", "w1"},
+                           {"up_proj", "w3"},
+                           {"down_proj", "w2"},
+                           {"weight_scale_inv", "scale"}});
+    write_bytes(folder.file("config.json"), R"({"expert_dtype": "fp8"})");
+    OpenedLayer opened;
+    expect_ok(open_checkpoint_layer(folder.path(), {4, {}, true}, &opened));
+    EXPECT_EQ(opened.info.layout, TensorLayout::kDeepseek);
+    EXPECT_EQ(opened.info.routed_format, RoutedFormat::kFp8);
+    EXPECT_EQ(opened.info.shared_grid, ScaleGrid::kFp32Block128);
+    expect_experts(options, opened.source.get());
+    write_bytes(folder.file("config.json"), R"({"expert_dtype": "fp4"})");
+    expect_error(open_checkpoint_layer(folder.path(), {4, {}, true}, &opened), Code::kBadCheckpoint,
+                 {"expert_dtype = 'fp4', needs 'fp8'"});
+}
+
+TEST(Layouts, EveryPrefixIsFound) {
+    for (const char* outer : {"", "model.", "language_model.model.", "model.language_model."}) {
+        for (const char* inner : {"ffn.", "mlp."}) {
+            const TempFolder folder;
+            const SynthOptions options = options_of(folder.path(), CheckpointFormat::kDeepseekV4);
+            write(options);
+            const std::string prefix = std::string(outer) + "layers.4." + inner;
+            rename(folder.path(), {{"layers.4.ffn.", prefix}});
+            OpenedLayer opened;
+            expect_ok(open_checkpoint_layer(folder.path(), {4, {}, false}, &opened));
+            EXPECT_EQ(opened.info.prefix, prefix);
+            expect_experts(options, opened.source.get());
+        }
+    }
+}
+
+TEST(Layouts, W13WithASharedExpertOfDeepseeksNames) {
+    const TempFolder folder;
+    const SynthOptions options = options_of(folder.path(), CheckpointFormat::kW13UpFirst);
+    write(options);
+    rename(folder.path(), {{"shared_experts.gate_proj", "shared_experts.w1"},
+                           {"shared_experts.up_proj", "shared_experts.w3"},
+                           {"shared_experts.down_proj", "shared_experts.w2"},
+                           {"weight_scale_inv", "scale"}});
+    OpenedLayer opened;
+    expect_ok(open_checkpoint_layer(folder.path(), read_options_of(options), &opened));
+    std::unique_ptr<WeightSource> generated;
+    expect_ok(open_generated_layer(options.layer, &generated));
+    SharedExpertBytes read;
+    SharedExpertBytes made;
+    expect_ok(opened.source->shared_expert(&read));
+    expect_ok(generated->shared_expert(&made));
+    expect_same(read, made);
+    expect_experts(options, opened.source.get());
+}
+
 TEST(Layouts, WideWeightsNeedLeave) {
     for (const auto& [format, word] : {std::pair{CheckpointFormat::kBlockFp8, "are FP8"},
                                        std::pair{CheckpointFormat::kBf16, "are BF16"}}) {
