@@ -2,6 +2,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <random>
 
 #include "expert_bytes.hpp"
 #include "layout_cases.hpp"
@@ -160,6 +161,46 @@ TEST(LayoutDamage, DetectionNamesWhatItFound) {
                 t->at(kExperts + "0.up_proj.weight");
         },
         {"tensors stand under both 'model.layers.4.mlp.' and 'language_model.model.layers.4.mlp."});
+}
+
+// Header bytes and config bytes at random: whatever is still read lies inside the file.
+TEST(LayoutDamage, ReadersSurviveRandomHeaders) {
+    for (const CheckpointFormat format :
+         {CheckpointFormat::kBlockFp8, CheckpointFormat::kBf16, CheckpointFormat::kGptOss,
+          CheckpointFormat::kW13UpFirst}) {
+        const TempFolder folder;
+        const SynthOptions options = options_of(folder.path(), format);
+        write(options);
+        const std::string model = read_bytes(folder.file("model.safetensors"));
+        const std::size_t header_bytes = model.find("}}") + 2;
+        int num_opened = 0;
+        for (unsigned seed = 0; seed < 250; ++seed) {
+            std::mt19937 random(seed);
+            std::string bytes = model;
+            char& byte = bytes[8 + random() % (header_bytes - 8)];
+            const bool is_digit = byte >= '0' && byte <= '9';
+            byte = is_digit ? static_cast<char>('0' + random() % 10)
+                            : static_cast<char>(byte ^ static_cast<char>(1U << (random() % 8)));
+            write_bytes(folder.file("model.safetensors"), bytes);
+            OpenedLayer opened;
+            if (!open_checkpoint_layer(folder.path(), read_options_of(options), &opened).ok()) {
+                continue;
+            }
+            ++num_opened;
+            std::string seen;  // every byte is touched
+            for (int expert_idx = 0; expert_idx < 3; ++expert_idx) {
+                ExpertBytes read;
+                if (!opened.source->expert(expert_idx, &read).ok()) continue;
+                for (const Mxfp4View* view : {&read.gate, &read.up, &read.down}) {
+                    seen = nibbles_of(*view) + scales_of(*view);
+                }
+            }
+            SharedExpertBytes shared;
+            if (opened.source->shared_expert(&shared).ok()) seen = codes_of(shared.down);
+        }
+        EXPECT_GT(num_opened, 0) << static_cast<int>(format);
+        EXPECT_LT(num_opened, 250) << static_cast<int>(format);
+    }
 }
 
 }  // namespace
