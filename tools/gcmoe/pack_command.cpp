@@ -189,7 +189,11 @@ Status pack(const PackCommand& command) {
     PackResult result;
     GCMOE_RETURN_IF_ERROR(
         write_file(command, layer, packed_layer_of(layer, rank, target), &result));
-    GCMOE_RETURN_IF_ERROR(read_back(command, layer, &result));
+    if (Status differs = read_back(command, layer, &result); !differs.ok()) {
+        std::error_code ignored;
+        std::filesystem::remove(command.out, ignored);  // no file that is not the checkpoint's
+        return differs;
+    }
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     result.seconds = seconds.count();
     if (command.console.json) {
