@@ -97,7 +97,10 @@ class ConfigReader {
 Status read_sizes(const ConfigReader& reader, ModelConfig* out) {
     GCMOE_RETURN_IF_ERROR(reader.read("hidden_size", &out->hidden_size));
     GCMOE_RETURN_IF_ERROR(reader.read("moe_intermediate_size", &out->moe_intermediate_size));
+    GCMOE_RETURN_IF_ERROR(reader.read("intermediate_size", &out->intermediate_size));
     GCMOE_RETURN_IF_ERROR(reader.read("n_routed_experts", &out->n_routed_experts));
+    GCMOE_RETURN_IF_ERROR(reader.read("num_local_experts", &out->num_local_experts));
+    GCMOE_RETURN_IF_ERROR(reader.read("num_experts", &out->num_experts));
     GCMOE_RETURN_IF_ERROR(reader.read("num_experts_per_tok", &out->num_experts_per_tok));
     GCMOE_RETURN_IF_ERROR(reader.read("n_shared_experts", &out->n_shared_experts));
     return reader.read("shared_expert_intermediate_size", &out->shared_expert_intermediate_size);

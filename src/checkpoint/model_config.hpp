@@ -16,7 +16,11 @@ struct ModelConfig {
     std::string expert_dtype;  // "" if absent
     std::optional<int> hidden_size;
     std::optional<int> moe_intermediate_size;
+    std::optional<int> intermediate_size;  // of the experts only where all layers are MoE (gpt-oss)
+    // Three names of one count: DeepSeek and GLM; gpt-oss; Qwen.
     std::optional<int> n_routed_experts;
+    std::optional<int> num_local_experts;
+    std::optional<int> num_experts;
     std::optional<int> num_experts_per_tok;
     std::optional<int> n_shared_experts;
     // Inter of all shared experts together, where it is not n_shared_experts *

@@ -7,6 +7,7 @@
 
 #include "base/check.hpp"
 #include "base/math.hpp"
+#include "checkpoint/layer_info.hpp"
 #include "checkpoint/message.hpp"
 
 namespace gcmoe::checkpoint {
@@ -15,7 +16,6 @@ namespace {
 constexpr float kNoClamp = std::numeric_limits<float>::infinity();
 constexpr Activation kPlain = {kNoClamp, 1.0F, 0.0F};
 constexpr Activation kDeepseekV4 = {10.0F, 1.0F, 0.0F};
-constexpr Activation kGptOss = {7.0F, 1.702F, 1.0F};
 
 // Source: shared/facts/models-and-formats.md, 1.1 and 1.2. Not verified there, and taken from the
 // family: clamp and routed scale of V4.1 and its draft blocks, routed scale of V4-Pro.
@@ -32,8 +32,8 @@ std::vector<ModelEntry> make_models() {
         {"glm-5.2", 6144, 2048, 256, 8, 2048, kPlain, false, 2.5F, fp32_128},
         {"kimi-k2", 7168, 2048, 384, 8, 2048, kPlain, false, 2.827F, fp32_128},
         {"deepseek-v3", 7168, 2048, 256, 8, 2048, kPlain, false, 2.5F, fp32_128},
-        {"gpt-oss-120b", 2880, 2880, 128, 4, 0, kGptOss, true, 1.0F, e8m0_128},
-        {"gpt-oss-20b", 2880, 2880, 32, 4, 0, kGptOss, true, 1.0F, e8m0_128},
+        {"gpt-oss-120b", 2880, 2880, 128, 4, 0, kGptOssActivation, true, 1.0F, e8m0_128},
+        {"gpt-oss-20b", 2880, 2880, 32, 4, 0, kGptOssActivation, true, 1.0F, e8m0_128},
         {"qwen3-30b", 2048, 768, 128, 8, 0, kPlain, false, 1.0F, fp32_128},
         {"qwen3-235b", 4096, 1536, 128, 8, 0, kPlain, false, 1.0F, fp32_128},
     };

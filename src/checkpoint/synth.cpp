@@ -6,12 +6,16 @@
 #include <system_error>
 #include <utility>
 
+#include "base/math.hpp"
 #include "checkpoint/atomic_file.hpp"
 #include "checkpoint/checkpoint_folder.hpp"
+#include "checkpoint/generated_codes.hpp"
+#include "checkpoint/generated_stored.hpp"
 #include "checkpoint/message.hpp"
 #include "checkpoint/safetensors_writer.hpp"
 #include "checkpoint/synth_plan.hpp"
 #include "numerics/bf16.hpp"
+#include "numerics/quantise.hpp"
 
 namespace gcmoe::checkpoint {
 namespace {
@@ -62,11 +66,46 @@ Status prepare_folder(const std::string& folder, Undo* undo) {
     return {};
 }
 
+std::uint64_t area(int rows, int cols) {
+    return static_cast<std::uint64_t>(rows) * static_cast<std::uint64_t>(cols);
+}
+
+// The bytes of one part of a matrix: row-major, of equal rows.
+struct PartBytes {
+    const std::uint8_t* bytes = nullptr;
+    int rows = 0;
+    std::uint64_t row_bytes = 0;
+
+    [[nodiscard]] std::uint64_t num_bytes() const {
+        return static_cast<std::uint64_t>(rows) * row_bytes;
+    }
+};
+
+PartBytes part_of(const Mxfp4View& view, TensorPart part) {
+    const bool is_weight = part == TensorPart::kWeight;
+    return {is_weight ? view.nibbles : view.scales, view.rows,
+            static_cast<std::uint64_t>(view.cols / (is_weight ? 2 : numerics::kMxfp4Group))};
+}
+
+PartBytes part_of(const Fp8View& view, TensorPart part) {
+    if (part == TensorPart::kWeight) {
+        return {view.codes, view.rows, static_cast<std::uint64_t>(view.cols)};
+    }
+    const GridBlock block = grid_block(view.grid);
+    const std::uint64_t scale_bytes = view.grid == ScaleGrid::kFp32Block128 ? 4 : 1;
+    return {static_cast<const std::uint8_t*>(view.scales), ceil_div(view.rows, block.rows),
+            area(1, ceil_div(view.cols, block.cols)) * scale_bytes};
+}
+
+PartBytes part_of(const Bf16View& view, TensorPart) {
+    return {view.bytes, view.rows, 2 * static_cast<std::uint64_t>(view.cols)};
+}
+
 // Writes the shards of one plan, with one expert in memory at a time.
 class ShardWriter {
   public:
-    ShardWriter(const SynthOptions& options, const SynthPlan& plan, WeightSource* source)
-        : options_(options), source_(source) {
+    ShardWriter(const SynthOptions& options, const SynthPlan& plan, StoredSource* source)
+        : options_(options), plan_(plan), source_(source) {
         progress_.num_experts = static_cast<int>(plan.experts.size());
         progress_.total_bytes = plan.total_bytes;
     }
@@ -76,18 +115,19 @@ class ShardWriter {
   private:
     Status load(int expert_idx);
     Status write_tensor(const SynthTensor& tensor, SafetensorsWriter* writer);
-    [[nodiscard]] const void* bytes_of(const SynthTensor& tensor);
-    [[nodiscard]] const void* bf16_of(const float* bias, std::uint64_t num_bytes);
-    void tell_progress(const SynthTensor& tensor);
+    Status write_expert(const SynthTensor& tensor, int expert_idx, SafetensorsWriter* writer);
+    [[nodiscard]] PartBytes part(SynthMatrix matrix, TensorPart part);
+    Status write_pair(const SynthTensor& tensor, SafetensorsWriter* writer);
+    void tell_progress(const SynthTensor& tensor, int expert_idx);
 
     const SynthOptions& options_;
-    WeightSource* source_;
+    const SynthPlan& plan_;
+    StoredSource* source_;
     SynthProgress progress_;
     bool is_loaded_ = false;
     int loaded_idx_ = kSharedExpertIdx;
-    ExpertBytes expert_;
-    SharedExpertBytes shared_;
-    std::vector<std::uint16_t> bf16_;
+    StoredExpert expert_;
+    std::vector<std::uint16_t> bf16_[3];  // biases of gate, up, down
 };
 
 Status ShardWriter::write(const SynthShard& shard) {
@@ -106,9 +146,8 @@ Status ShardWriter::write(const SynthShard& shard) {
 Status ShardWriter::load(int expert_idx) {
     if (is_loaded_ && loaded_idx_ == expert_idx) return {};
     expert_ = {};
-    shared_ = {};
     is_loaded_ = false;
-    GCMOE_RETURN_IF_ERROR(expert_idx == kSharedExpertIdx ? source_->shared_expert(&shared_)
+    GCMOE_RETURN_IF_ERROR(expert_idx == kSharedExpertIdx ? source_->shared_expert(&expert_)
                                                          : source_->expert(expert_idx, &expert_));
     is_loaded_ = true;
     loaded_idx_ = expert_idx;
@@ -116,45 +155,69 @@ Status ShardWriter::load(int expert_idx) {
 }
 
 Status ShardWriter::write_tensor(const SynthTensor& tensor, SafetensorsWriter* writer) {
-    GCMOE_RETURN_IF_ERROR(load(tensor.expert_idx));
-    GCMOE_RETURN_IF_ERROR(writer->write(tensor.spec.name, bytes_of(tensor), tensor.num_bytes));
-    tell_progress(tensor);
+    if (tensor.expert_idx != kAllExperts) return write_expert(tensor, tensor.expert_idx, writer);
+    for (const int expert_idx : plan_.experts) {
+        GCMOE_RETURN_IF_ERROR(write_expert(tensor, expert_idx, writer));
+    }
     return {};
 }
 
-const void* ShardWriter::bytes_of(const SynthTensor& tensor) {
-    const auto idx = static_cast<std::size_t>(tensor.matrix_idx);
-    if (tensor.expert_idx == kSharedExpertIdx) {
-        const Fp8View* views[] = {&shared_.gate, &shared_.up, &shared_.down};
-        return tensor.part == TensorPart::kWeight ? views[idx]->codes : views[idx]->scales;
+Status ShardWriter::write_expert(const SynthTensor& tensor, int expert_idx,
+                                 SafetensorsWriter* writer) {
+    GCMOE_RETURN_IF_ERROR(load(expert_idx));
+    if (tensor.matrix == SynthMatrix::kGateAndUp) {
+        GCMOE_RETURN_IF_ERROR(write_pair(tensor, writer));
+    } else {
+        const PartBytes bytes = part(tensor.matrix, tensor.part);
+        GCMOE_RETURN_IF_ERROR(writer->write(tensor.spec.name, bytes.bytes, bytes.num_bytes()));
     }
-    const Mxfp4View* views[] = {&expert_.gate, &expert_.up, &expert_.down};
+    tell_progress(tensor, expert_idx);
+    return {};
+}
+
+PartBytes ShardWriter::part(SynthMatrix matrix, TensorPart part) {
+    const auto idx = static_cast<std::size_t>(matrix);
+    const StoredView* views[] = {&expert_.gate, &expert_.up, &expert_.down};
+    if (part != TensorPart::kBias) {
+        return std::visit([&](const auto& view) { return part_of(view, part); }, *views[idx]);
+    }
     const float* biases[] = {expert_.gate_bias, expert_.up_bias, expert_.down_bias};
-    switch (tensor.part) {
-        case TensorPart::kWeight:
-            return views[idx]->nibbles;
-        case TensorPart::kScale:
-            return views[idx]->scales;
-        case TensorPart::kBias:
-            return bf16_of(biases[idx], tensor.num_bytes);
+    std::vector<std::uint16_t>& bf16 = bf16_[idx];
+    bf16.resize(static_cast<std::size_t>(rows_of(*views[idx])));
+    for (std::size_t row = 0; row < bf16.size(); ++row) {
+        bf16[row] = numerics::bf16_from_float(biases[idx][row]);
     }
-    return nullptr;
+    return {reinterpret_cast<const std::uint8_t*>(bf16.data()), static_cast<int>(bf16.size()), 2};
 }
 
-const void* ShardWriter::bf16_of(const float* bias, std::uint64_t num_bytes) {
-    bf16_.resize(num_bytes / sizeof(std::uint16_t));
-    for (std::size_t row = 0; row < bf16_.size(); ++row) {
-        bf16_[row] = numerics::bf16_from_float(bias[row]);
+// Gate and up in one tensor: row by row in turn, or one after the other.
+Status ShardWriter::write_pair(const SynthTensor& tensor, SafetensorsWriter* writer) {
+    const std::string& name = tensor.spec.name;
+    PartBytes first = part(SynthMatrix::kGate, tensor.part);
+    PartBytes second = part(SynthMatrix::kUp, tensor.part);
+    if (options_.format == CheckpointFormat::kW13UpFirst) std::swap(first, second);
+    if (options_.format != CheckpointFormat::kGptOss) {
+        GCMOE_RETURN_IF_ERROR(writer->write(name, first.bytes, first.num_bytes()));
+        return writer->write(name, second.bytes, second.num_bytes());
     }
-    return bf16_.data();
+    for (int row = 0; row < first.rows; ++row) {
+        const std::uint64_t offset = static_cast<std::uint64_t>(row) * first.row_bytes;
+        GCMOE_RETURN_IF_ERROR(writer->write(name, first.bytes + offset, first.row_bytes));
+        GCMOE_RETURN_IF_ERROR(writer->write(name, second.bytes + offset, second.row_bytes));
+    }
+    return {};
 }
 
-void ShardWriter::tell_progress(const SynthTensor& tensor) {
-    progress_.done_bytes += tensor.num_bytes;
-    const TensorPart last = options_.layer.biases ? TensorPart::kBias : TensorPart::kScale;
-    if (tensor.expert_idx == kSharedExpertIdx || tensor.matrix_idx != 2 || tensor.part != last) {
-        return;
-    }
+void ShardWriter::tell_progress(const SynthTensor& tensor, int expert_idx) {
+    const bool is_stack = tensor.expert_idx == kAllExperts;
+    progress_.done_bytes += is_stack ? tensor.num_bytes / plan_.experts.size() : tensor.num_bytes;
+    if (expert_idx == kSharedExpertIdx || tensor.matrix != SynthMatrix::kDown) return;
+    const RoutedFormat format = routed_format_of(options_.format);
+    const bool scale_is_last = format == RoutedFormat::kMxfp4;
+    const TensorPart last = options_.layer.biases ? TensorPart::kBias
+                            : scale_is_last       ? TensorPart::kScale
+                                                  : TensorPart::kWeight;
+    if (tensor.part != last) return;
     ++progress_.num_experts_done;
     if (options_.progress) options_.progress(progress_);
 }
@@ -162,8 +225,9 @@ void ShardWriter::tell_progress(const SynthTensor& tensor) {
 }  // namespace
 
 Status synthesise_checkpoint(const SynthOptions& options, SynthReport* report) {
-    std::unique_ptr<WeightSource> source;
-    GCMOE_RETURN_IF_ERROR(open_generated_layer(options.layer, &source));
+    std::unique_ptr<StoredSource> source;
+    GCMOE_RETURN_IF_ERROR(
+        open_generated_stored(options.layer, routed_format_of(options.format), &source));
     SynthPlan plan;
     GCMOE_RETURN_IF_ERROR(make_synth_plan(options, &plan));
     Undo undo;

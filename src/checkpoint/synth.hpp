@@ -1,4 +1,4 @@
-// Writes a generated layer as a DeepSeek checkpoint folder, for tests, demonstrations and
+// Writes a generated layer as a checkpoint folder of any layout, for tests, demonstrations and
 // benchmarks without the real weights.
 #pragma once
 
@@ -8,15 +8,23 @@
 #include <vector>
 
 #include "checkpoint/generated_layer.hpp"
+#include "checkpoint/layer_info.hpp"
 #include "gcmoe/status.hpp"
 
 namespace gcmoe::checkpoint {
 
-// What config.json looks like; the tensors are the same.
+// Layout of the tensors, and what config.json looks like.
 enum class CheckpointFormat : std::uint8_t {
-    kDeepseekV4,   // model_type deepseek_v4, fields at the top
-    kDeepseekV41,  // model_type deepseek_v41, fields in text_config
+    kDeepseekV4,    // layout deepseek, model_type deepseek_v4, fields at the top
+    kDeepseekV41,   // the same tensors; model_type deepseek_v41, fields in text_config
+    kBlockFp8,      // layout huggingface, all in FP8; model_type deepseek_v3
+    kBf16,          // layout huggingface, all in BF16; model_type deepseek_v3
+    kGptOss,        // layout gpt-oss; model_type gpt_oss
+    kW13GateFirst,  // layout w13; model_type deepseek_v4
+    kW13UpFirst,
 };
+[[nodiscard]] TensorLayout layout_of(CheckpointFormat format);
+[[nodiscard]] RoutedFormat routed_format_of(CheckpointFormat format);
 
 // Counts of what has been written so far and of all.
 struct SynthProgress {
@@ -44,12 +52,15 @@ struct SynthReport {
 };
 
 // Writes shards, then the index, then config.json. w1 is the gate, w3 the up matrix
-// (GateUpOrder::kW1GateW3Up). Tensor bytes equal those of the generator; biases are stored as BF16,
-// which they are exactly. A layer's alpha and beta go to the fields swiglu_alpha and swiglu_beta.
+// (GateUpOrder::kW1GateW3Up). Tensor bytes equal those of the generator (generated_stored.hpp);
+// biases are stored as BF16, which they are exactly. An alpha and beta that the layout does not
+// imply go to the fields swiglu_alpha and swiglu_beta. The shared expert of a w13 layer has the
+// names of layout huggingface. Stacked tensors are generated once for each of them.
 // Peak memory: one expert. Same options, same bytes.
-// Errors: kBadConfig of the layer; kBadInput for experts that are not ascending ids of the layer, a
-// negative layer, a folder that holds a checkpoint already or cannot be written, a full disk. After
-// an error none of the files is left.
+// Errors: kBadConfig of the layer; kBadInput for experts that are not ascending ids of the layer
+// or, in stacked layouts, not all of them, a shared expert in gpt-oss, a negative layer, a folder
+// that holds a checkpoint already or cannot be written, a full disk. After an error none of the
+// files is left.
 Status synthesise_checkpoint(const SynthOptions& options, SynthReport* report);
 
 }  // namespace gcmoe::checkpoint

@@ -8,16 +8,21 @@
 #include "base/check.hpp"
 #include "base/math.hpp"
 #include "checkpoint/checkpoint_folder.hpp"
-#include "checkpoint/deepseek_names.hpp"
 #include "checkpoint/generated_codes.hpp"
 #include "checkpoint/json_text.hpp"
 #include "checkpoint/safetensors_header.hpp"
+#include "checkpoint/tensor_names.hpp"
 #include "numerics/quantise.hpp"
 
 namespace gcmoe::checkpoint {
 namespace {
 
 using numerics::kMxfp4Group;
+
+bool is_stacked(CheckpointFormat format) {
+    const TensorLayout layout = layout_of(format);
+    return layout == TensorLayout::kGptOss || layout == TensorLayout::kStackedW13;
+}
 
 Status choose_experts(const SynthOptions& options, std::vector<int>* out) {
     const int num_experts = options.layer.shape.num_experts;
@@ -36,64 +41,154 @@ Status choose_experts(const SynthOptions& options, std::vector<int>* out) {
         }
         smallest = expert_idx + 1;
     }
+    if (is_stacked(options.format) && static_cast<int>(out->size()) != num_experts) {
+        return {Code::kBadInput,
+                fmt::format("{} of {} experts were asked for, but layout {} "
+                            "stacks all of them in one tensor",
+                            out->size(), num_experts, layout_name(layout_of(options.format)))};
+    }
     return {};
 }
+
+TensorNames names_of(const SynthOptions& options) {
+    if (layout_of(options.format) == TensorLayout::kDeepseek) {
+        return {fmt::format("layers.{}.ffn.", options.layer_idx), kDeepseekWords};
+    }
+    return {fmt::format("model.layers.{}.mlp.", options.layer_idx), kHuggingFaceWords};
+}
+
+struct MatrixSize {
+    int rows;
+    int cols;
+};
 
 // Lists the tensors of a layer in writing order.
 class TensorLister {
   public:
-    TensorLister(const SynthOptions& options, DeepseekNames names)
-        : layer_(options.layer), names_(std::move(names)) {}
+    explicit TensorLister(const SynthOptions& options)
+        : layer_(options.layer),
+          format_(routed_format_of(options.format)),
+          names_(names_of(options)) {}
 
     void add_shared() {
-        for (int matrix_idx = 0; matrix_idx < 3; ++matrix_idx) {
-            const std::string matrix = kMatrixNames[static_cast<std::size_t>(matrix_idx)];
-            const auto [rows, cols] = size_of(matrix, layer_.shape.shared_inter);
-            const GridBlock block = grid_block(layer_.shared_grid);
-            const bool is_fp32 = layer_.shared_grid == ScaleGrid::kFp32Block128;
-            const TensorSpec weight = {
-                names_.shared(matrix, "weight"), Dtype::kF8E4m3, {rows, cols}};
-            const TensorSpec scale = {names_.shared(matrix, "scale"),
-                                      is_fp32 ? Dtype::kF32 : Dtype::kF8E8m0,
-                                      {ceil_div(rows, block.rows), ceil_div(cols, block.cols)}};
-            // Floats first: every size here is a multiple of 4, so they stay aligned.
-            add({scale, kSharedExpertIdx, matrix_idx, TensorPart::kScale, 0});
-            add({weight, kSharedExpertIdx, matrix_idx, TensorPart::kWeight, 0});
+        for (const SynthMatrix matrix : kSeparate) {
+            const auto name = [&](const char* part) { return names_.shared(word(matrix), part); };
+            const MatrixSize size = size_of(matrix, layer_.shape.shared_inter);
+            if (format_ == RoutedFormat::kBf16) {
+                add({{name("weight"), Dtype::kBf16, {size.rows, size.cols}},
+                     kSharedExpertIdx,
+                     matrix,
+                     TensorPart::kWeight,
+                     0});
+            } else {
+                add_fp8(name("weight"), name(names_.words.scale), kSharedExpertIdx, matrix, size);
+            }
         }
     }
 
     void add_expert(int expert_idx) {
-        for (int matrix_idx = 0; matrix_idx < 3; ++matrix_idx) {
-            const std::string matrix = kMatrixNames[static_cast<std::size_t>(matrix_idx)];
-            const auto [rows, cols] = size_of(matrix, layer_.shape.inter);
+        for (const SynthMatrix matrix : kSeparate) {
             const auto name = [&](const char* part) {
-                return names_.expert(expert_idx, matrix, part);
+                return names_.expert(expert_idx, word(matrix), part);
             };
-            add({{name("weight"), Dtype::kI8, {rows, cols / 2}},
-                 expert_idx,
-                 matrix_idx,
-                 TensorPart::kWeight,
-                 0});
-            add({{name("scale"), Dtype::kF8E8m0, {rows, cols / kMxfp4Group}},
-                 expert_idx,
-                 matrix_idx,
-                 TensorPart::kScale,
-                 0});
+            const MatrixSize size = size_of(matrix, layer_.shape.inter);
+            const auto [rows, cols] = size;
+            switch (format_) {
+                case RoutedFormat::kMxfp4:
+                    add({{name("weight"), Dtype::kI8, {rows, cols / 2}},
+                         expert_idx,
+                         matrix,
+                         TensorPart::kWeight,
+                         0});
+                    add({{name(names_.words.scale), Dtype::kF8E8m0, {rows, cols / kMxfp4Group}},
+                         expert_idx,
+                         matrix,
+                         TensorPart::kScale,
+                         0});
+                    break;
+                case RoutedFormat::kFp8:
+                    add_fp8(name("weight"), name(names_.words.scale), expert_idx, matrix, size);
+                    break;
+                case RoutedFormat::kBf16:
+                    add({{name("weight"), Dtype::kBf16, {rows, cols}},
+                         expert_idx,
+                         matrix,
+                         TensorPart::kWeight,
+                         0});
+                    break;
+            }
             if (!layer_.biases) continue;
-            add({{name("bias"), Dtype::kBf16, {rows}},
-                 expert_idx,
-                 matrix_idx,
-                 TensorPart::kBias,
-                 0});
+            add({{name("bias"), Dtype::kBf16, {rows}}, expert_idx, matrix, TensorPart::kBias, 0});
         }
+    }
+
+    void add_stacks(const StackedNames& names) {
+        const std::string prefix = names_.prefix + "experts.";
+        const Shape& shape = layer_.shape;
+        add_stack(names, prefix + names.first, prefix + names.first_scale, SynthMatrix::kGateAndUp,
+                  {2 * shape.inter, shape.hidden});
+        if (layer_.biases) add_stacked_bias(prefix + names.first_bias, SynthMatrix::kGateAndUp);
+        add_stack(names, prefix + names.second, prefix + names.second_scale, SynthMatrix::kDown,
+                  {shape.hidden, shape.inter});
+        if (layer_.biases) add_stacked_bias(prefix + names.second_bias, SynthMatrix::kDown);
     }
 
     std::vector<SynthTensor> take() { return std::move(tensors_); }
 
   private:
-    [[nodiscard]] std::pair<int, int> size_of(const std::string& matrix, int inter) const {
+    static constexpr SynthMatrix kSeparate[] = {SynthMatrix::kGate, SynthMatrix::kUp,
+                                                SynthMatrix::kDown};
+
+    [[nodiscard]] std::string word(SynthMatrix matrix) const {
+        return names_.words.matrices[static_cast<std::size_t>(matrix)];
+    }
+
+    [[nodiscard]] MatrixSize size_of(SynthMatrix matrix, int inter) const {
         const int hidden = layer_.shape.hidden;
-        return matrix == "w2" ? std::pair(hidden, inter) : std::pair(inter, hidden);
+        return matrix == SynthMatrix::kDown ? MatrixSize{hidden, inter} : MatrixSize{inter, hidden};
+    }
+
+    void add_fp8(const std::string& weight, const std::string& scale, int expert_idx,
+                 SynthMatrix matrix, MatrixSize size) {
+        const GridBlock block = grid_block(layer_.shared_grid);
+        const bool is_fp32 = layer_.shared_grid == ScaleGrid::kFp32Block128;
+        // Floats first: every size here is a multiple of 4, so they stay aligned.
+        add({{scale,
+              is_fp32 ? Dtype::kF32 : Dtype::kF8E8m0,
+              {ceil_div(size.rows, block.rows), ceil_div(size.cols, block.cols)}},
+             expert_idx,
+             matrix,
+             TensorPart::kScale,
+             0});
+        add({{weight, Dtype::kF8E4m3, {size.rows, size.cols}},
+             expert_idx,
+             matrix,
+             TensorPart::kWeight,
+             0});
+    }
+
+    void add_stack(const StackedNames& names, const std::string& weight, const std::string& scale,
+                   SynthMatrix matrix, MatrixSize size) {
+        const std::int64_t num_experts = layer_.shape.num_experts;
+        const std::int64_t num_groups = size.cols / kMxfp4Group;
+        std::vector<std::int64_t> shape = {num_experts, size.rows, size.cols / 2};
+        if (names.has_blocks) shape = {num_experts, size.rows, num_groups, kMxfp4Group / 2};
+        add({{weight, Dtype::kU8, std::move(shape)}, kAllExperts, matrix, TensorPart::kWeight, 0});
+        add({{scale, Dtype::kU8, {num_experts, size.rows, num_groups}},
+             kAllExperts,
+             matrix,
+             TensorPart::kScale,
+             0});
+    }
+
+    void add_stacked_bias(const std::string& name, SynthMatrix matrix) {
+        const int rows =
+            matrix == SynthMatrix::kDown ? layer_.shape.hidden : 2 * layer_.shape.inter;
+        add({{name, Dtype::kBf16, {layer_.shape.num_experts, rows}},
+             kAllExperts,
+             matrix,
+             TensorPart::kBias,
+             0});
     }
 
     void add(SynthTensor tensor) {
@@ -103,7 +198,8 @@ class TensorLister {
     }
 
     const GeneratedLayer& layer_;
-    DeepseekNames names_;
+    RoutedFormat format_;
+    TensorNames names_;
     std::vector<SynthTensor> tensors_;
 };
 
@@ -128,25 +224,75 @@ void split_into_shards(std::vector<SynthTensor> tensors, std::uint64_t shard_byt
     }
 }
 
-// The fields of a layer, at the top of a V4 config or in text_config of a V4.1 config.
+// Alpha and beta only where they are not what the layout implies.
+void set_activation_fields(const SynthOptions& options, Json* config) {
+    const Activation& activation = options.layer.shape.activation;
+    const bool is_gpt_oss = options.format == CheckpointFormat::kGptOss;
+    if (std::isfinite(activation.clamp)) (*config)["swiglu_limit"] = activation.clamp;
+    if (activation.alpha != (is_gpt_oss ? kGptOssActivation.alpha : 1.0F)) {
+        (*config)["swiglu_alpha"] = activation.alpha;
+    }
+    if (activation.beta != (is_gpt_oss ? kGptOssActivation.beta : 0.0F)) {
+        (*config)["swiglu_beta"] = activation.beta;
+    }
+}
+
+// The fields of a layer, at the top or in text_config of a V4.1 config.
 void set_layer_fields(const SynthOptions& options, Json* config) {
     const Shape& shape = options.layer.shape;
+    const bool is_gpt_oss = options.format == CheckpointFormat::kGptOss;
     (*config)["hidden_size"] = shape.hidden;
-    (*config)["moe_intermediate_size"] = shape.inter;
-    (*config)["n_routed_experts"] = shape.num_experts;
+    (*config)[is_gpt_oss ? "intermediate_size" : "moe_intermediate_size"] = shape.inter;
+    (*config)[is_gpt_oss ? "num_local_experts" : "n_routed_experts"] = shape.num_experts;
     (*config)["num_experts_per_tok"] = shape.topk;
     (*config)["num_hidden_layers"] = options.layer_idx + 1;
     (*config)["routed_scaling_factor"] = options.routed_scale;
+    set_activation_fields(options, config);
+    if (is_gpt_oss) return;
     const bool is_whole = shape.shared_inter % shape.inter == 0;
     (*config)["n_shared_experts"] = is_whole ? shape.shared_inter / shape.inter : 1;
     if (!is_whole) (*config)["shared_expert_intermediate_size"] = shape.shared_inter;
-    const Activation& activation = shape.activation;
-    if (std::isfinite(activation.clamp)) (*config)["swiglu_limit"] = activation.clamp;
-    if (activation.alpha != 1.0F) (*config)["swiglu_alpha"] = activation.alpha;
-    if (activation.beta != 0.0F) (*config)["swiglu_beta"] = activation.beta;
+}
+
+void set_quantization_fields(const SynthOptions& options, Json* config) {
+    if (options.format == CheckpointFormat::kBf16) return;
+    if (options.format == CheckpointFormat::kGptOss) {
+        (*config)["quantization_config"] = {{"quant_method", "mxfp4"}};
+        return;
+    }
+    const GridBlock block = grid_block(options.layer.shared_grid);
+    const bool is_fp32 = options.layer.shared_grid == ScaleGrid::kFp32Block128;
+    (*config)["quantization_config"] = {{"quant_method", "fp8"},
+                                        {"fmt", "e4m3"},
+                                        {"activation_scheme", "dynamic"},
+                                        {"scale_fmt", is_fp32 ? "float32" : "ue8m0"},
+                                        {"weight_block_size", {block.rows, block.cols}}};
+    if (options.format != CheckpointFormat::kBlockFp8) (*config)["expert_dtype"] = "fp4";
 }
 
 }  // namespace
+
+TensorLayout layout_of(CheckpointFormat format) {
+    switch (format) {
+        case CheckpointFormat::kDeepseekV4:
+        case CheckpointFormat::kDeepseekV41:
+            return TensorLayout::kDeepseek;
+        case CheckpointFormat::kBlockFp8:
+        case CheckpointFormat::kBf16:
+            return TensorLayout::kHuggingFace;
+        case CheckpointFormat::kGptOss:
+            return TensorLayout::kGptOss;
+        case CheckpointFormat::kW13GateFirst:
+        case CheckpointFormat::kW13UpFirst:
+            return TensorLayout::kStackedW13;
+    }
+    GCMOE_CHECK(false, static_cast<int>(format));
+}
+
+RoutedFormat routed_format_of(CheckpointFormat format) {
+    if (format == CheckpointFormat::kBlockFp8) return RoutedFormat::kFp8;
+    return format == CheckpointFormat::kBf16 ? RoutedFormat::kBf16 : RoutedFormat::kMxfp4;
+}
 
 Status make_synth_plan(const SynthOptions& options, SynthPlan* out) {
     if (options.layer_idx < 0) {
@@ -154,34 +300,43 @@ Status make_synth_plan(const SynthOptions& options, SynthPlan* out) {
     }
     *out = {};
     GCMOE_RETURN_IF_ERROR(choose_experts(options, &out->experts));
-    TensorLister lister(options, {fmt::format("layers.{}.ffn.", options.layer_idx)});
+    if (options.format == CheckpointFormat::kGptOss && options.layer.shape.shared_inter > 0) {
+        return {Code::kBadInput, "layout gpt-oss has no shared expert"};
+    }
+    TensorLister lister(options);
     if (options.layer.shape.shared_inter > 0) lister.add_shared();
-    for (const int expert_idx : out->experts) lister.add_expert(expert_idx);
+    if (is_stacked(options.format)) {
+        lister.add_stacks(options.format == CheckpointFormat::kGptOss ? kGptOssNames : kW13Names);
+    } else {
+        for (const int expert_idx : out->experts) lister.add_expert(expert_idx);
+    }
     split_into_shards(lister.take(), options.shard_bytes, out);
     return {};
 }
 
 std::string synth_config_text(const SynthOptions& options) {
-    const GridBlock block = grid_block(options.layer.shared_grid);
-    const bool is_fp32 = options.layer.shared_grid == ScaleGrid::kFp32Block128;
     Json config;
-    config["expert_dtype"] = "fp4";
-    config["quantization_config"] = {{"quant_method", "fp8"},
-                                     {"fmt", "e4m3"},
-                                     {"activation_scheme", "dynamic"},
-                                     {"scale_fmt", is_fp32 ? "float32" : "ue8m0"},
-                                     {"weight_block_size", {block.rows, block.cols}}};
     config["gcmoe_weight_scales"] = options.layer.weight_scales;
     switch (options.format) {
         case CheckpointFormat::kDeepseekV4:
+        case CheckpointFormat::kW13GateFirst:
+        case CheckpointFormat::kW13UpFirst:
             config["model_type"] = "deepseek_v4";
-            set_layer_fields(options, &config);
             break;
         case CheckpointFormat::kDeepseekV41:
             config["model_type"] = "deepseek_v41";
-            set_layer_fields(options, &config["text_config"]);
+            break;
+        case CheckpointFormat::kBlockFp8:
+        case CheckpointFormat::kBf16:
+            config["model_type"] = "deepseek_v3";
+            break;
+        case CheckpointFormat::kGptOss:
+            config["model_type"] = "gpt_oss";
             break;
     }
+    const bool is_nested = options.format == CheckpointFormat::kDeepseekV41;
+    set_layer_fields(options, is_nested ? &config["text_config"] : &config);
+    set_quantization_fields(options, &config);
     return config.dump(2) + "\n";
 }
 

@@ -13,12 +13,16 @@ namespace gcmoe::checkpoint {
 enum class TensorPart : std::uint8_t { kWeight, kScale, kBias };
 
 inline constexpr int kSharedExpertIdx = -1;
+inline constexpr int kAllExperts = -2;  // a stack of them
+
+// Which matrix of an expert a tensor holds.
+enum class SynthMatrix : std::uint8_t { kGate, kUp, kDown, kGateAndUp };
 
 // One tensor and what it is made of.
 struct SynthTensor {
     TensorSpec spec;
     int expert_idx = kSharedExpertIdx;
-    int matrix_idx = 0;  // into kMatrixNames
+    SynthMatrix matrix = SynthMatrix::kGate;
     TensorPart part = TensorPart::kWeight;
     std::uint64_t num_bytes = 0;
 };
@@ -36,7 +40,7 @@ struct SynthPlan {
 
 // The shared expert first, then the experts in order; a shard is closed when the next tensor would
 // make it larger than shard_bytes, so an expert may lie in two shards.
-// Errors: kBadInput for experts that are not ascending ids in [0, num_experts), a negative layer.
+// Errors: kBadInput, see synthesise_checkpoint.
 Status make_synth_plan(const SynthOptions& options, SynthPlan* out);
 
 // The text of config.json and of the index.

@@ -223,6 +223,8 @@ Status check_codes(const std::string& owner, const char* matrix, const Fp8View& 
     return Status();
 }
 
+}  // namespace
+
 Status check_fp8_source(const SharedSource& source) {
     if (!source.is_first) {
         GCMOE_RETURN_IF_ERROR(check_grid(source.owner, "down", source.down));
@@ -241,8 +243,6 @@ Status check_fp8_source(const SharedSource& source) {
     GCMOE_RETURN_IF_ERROR(check_codes(source.owner, "gate", source.gate));
     return check_codes(source.owner, "up", source.up);
 }
-
-}  // namespace
 
 Status nan_scale_error(const MatrixRow& at, int group) {
     return Status(Code::kBadCheckpoint,

@@ -53,6 +53,9 @@ Status pack_matrix(const RoutedSource& source, KOrder order, bool allow_inexact,
 // positive, gate and up with scales of different K width; it names owner, matrix and position.
 Status pack_fp8_matrix(const SharedSource& source, PackedFp8Matrix* out);
 
+// What pack_fp8_matrix refuses. Errors: as there.
+Status check_fp8_source(const SharedSource& source);
+
 // A row of a checkpoint matrix, for messages.
 struct MatrixRow {
     std::string owner;   // "expert 17"

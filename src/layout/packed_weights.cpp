@@ -5,64 +5,14 @@
 #include <algorithm>
 #include <exception>
 #include <new>
-#include <string>
 #include <utility>
 
 #include "base/check.hpp"
 #include "layout/pack_checks.hpp"
-#include "layout/pack_matrix.hpp"
+#include "layout/pack_expert.hpp"
 
 namespace gcmoe {
 namespace {
-
-using layout::PackedExpert;
-using layout::RoutedSource;
-using layout::SharedSource;
-
-void copy_biases(const ExpertBytes& bytes, PackedExpert* out) {
-    for (int packed_row = 0; packed_row < out->first.rows; ++packed_row) {
-        const layout::FirstGemmRow row = layout::first_gemm_row(packed_row);
-        out->first.bias.push_back((row.is_up ? bytes.up_bias : bytes.gate_bias)[row.column]);
-    }
-    out->second.bias.assign(bytes.down_bias, bytes.down_bias + out->second.rows);
-}
-
-Status pack_expert(WeightSource& source, const PackedStorage& storage, int expert_idx,
-                   bool allow_inexact, std::unique_ptr<PackedExpert>* out, PackReport* report) {
-    ExpertBytes bytes;  // the only expert in memory
-    GCMOE_RETURN_IF_ERROR(source.expert(expert_idx, &bytes));
-    const std::string owner = fmt::format("expert {}", expert_idx);
-    GCMOE_RETURN_IF_ERROR(layout::check_expert(storage.shape, owner, bytes));
-    auto packed = std::make_unique<PackedExpert>();
-    const RoutedSource first{owner, true, bytes.gate, bytes.up, {}};
-    const RoutedSource second{owner, false, {}, {}, bytes.down};
-    GCMOE_RETURN_IF_ERROR(
-        layout::pack_matrix(first, storage.order, allow_inexact, &packed->first, report));
-    GCMOE_RETURN_IF_ERROR(
-        layout::pack_matrix(second, storage.order, allow_inexact, &packed->second, report));
-    if (storage.shape.has_bias) copy_biases(bytes, packed.get());
-    ++report->num_experts;
-    *out = std::move(packed);
-    return Status();
-}
-
-Status pack_shared(WeightSource& source, PackedStorage* storage, PackReport* report) {
-    const Shape& shape = storage->shape;
-    SharedExpertBytes bytes;
-    GCMOE_RETURN_IF_ERROR(source.shared_expert(&bytes));
-    GCMOE_RETURN_IF_ERROR(layout::check_shared_expert(shape, bytes));
-    const SharedSource first{"shared expert", true, bytes.gate, bytes.up, {}};
-    const SharedSource second{"shared expert", false, {}, {}, bytes.down};
-    GCMOE_RETURN_IF_ERROR(layout::pack_fp8_matrix(first, &storage->shared_first));
-    GCMOE_RETURN_IF_ERROR(layout::pack_fp8_matrix(second, &storage->shared_second));
-    storage->has_shared = true;
-    for (const layout::PackedFp8Matrix* matrix :
-         {&storage->shared_first, &storage->shared_second}) {
-        report->packed_bytes +=
-            static_cast<std::int64_t>(matrix->tiles.size() + matrix->scales.size() * sizeof(float));
-    }
-    return Status();
-}
 
 Status pack_storage(WeightSource& source, const PackOptions& options, PackedStorage* storage,
                     PackReport* report) {
@@ -77,10 +27,16 @@ Status pack_storage(WeightSource& source, const PackOptions& options, PackedStor
         if (!wanted[local_idx]) continue;
         const int expert_idx =
             storage->rank * shape.experts_per_rank() + static_cast<int>(local_idx);
-        GCMOE_RETURN_IF_ERROR(pack_expert(source, *storage, expert_idx, options.allow_inexact,
-                                          &storage->experts[local_idx], report));
+        GCMOE_RETURN_IF_ERROR(layout::pack_expert(source, shape, expert_idx, options.allow_inexact,
+                                                  &storage->experts[local_idx], report));
     }
-    return shape.shared_inter > 0 ? pack_shared(source, storage, report) : Status();
+    if (shape.shared_inter == 0) return Status();
+    layout::PackedSharedExpert shared;
+    GCMOE_RETURN_IF_ERROR(layout::pack_shared_expert(source, shape, &shared, report));
+    storage->has_shared = true;
+    storage->shared_first = std::move(shared.first);
+    storage->shared_second = std::move(shared.second);
+    return Status();
 }
 
 // Runs `call`; what it throws becomes a status. What is neither a broken promise nor a lack of

@@ -6,13 +6,22 @@
 #include <random>
 
 #include "checkpoint/checkpoint_folder.hpp"
-#include "checkpoint/deepseek_layout.hpp"
 #include "checkpoint/models.hpp"
+#include "checkpoint/open_layer.hpp"
 #include "expert_bytes.hpp"
 #include "test_files.hpp"
 
 namespace gcmoe::checkpoint {
 namespace {
+
+Status open_layer(const std::string& folder, int layer, LayerInfo* info,
+                  std::unique_ptr<WeightSource>* source) {
+    OpenedLayer opened;
+    GCMOE_RETURN_IF_ERROR(open_checkpoint_layer(folder, {layer, {}, false}, &opened));
+    *info = opened.info;
+    *source = std::move(opened.source);
+    return {};
+}
 
 SynthOptions options_of(const std::string& folder, const std::string& model) {
     ModelEntry entry;
@@ -33,8 +42,7 @@ void expect_reads_back(const SynthOptions& options, const std::vector<int>& expe
     expect_ok(open_generated_layer(options.layer, &generated));
     LayerInfo info;
     std::unique_ptr<WeightSource> source;
-    expect_ok(open_deepseek_layer(options.folder, options.layer_idx, GateUpOrder::kW1GateW3Up,
-                                  &info, &source));
+    expect_ok(open_layer(options.folder, options.layer_idx, &info, &source));
     ASSERT_NE(source, nullptr);
     const Shape& shape = options.layer.shape;
     EXPECT_EQ(info.hidden, shape.hidden);
@@ -105,7 +113,7 @@ TEST(Synth, V41InShards) {
     expect_reads_back(options, first_experts(options.layer.shape.num_experts));
     LayerInfo info;
     std::unique_ptr<WeightSource> source;
-    expect_ok(open_deepseek_layer(folder.path(), 3, GateUpOrder::kW1GateW3Up, &info, &source));
+    expect_ok(open_layer(folder.path(), 3, &info, &source));
     EXPECT_EQ(info.model_type, "deepseek_v41");
 }
 
@@ -119,7 +127,7 @@ TEST(Synth, SubsetKeepsTheCount) {
     expect_reads_back(options, {1, 5});
     LayerInfo info;
     std::unique_ptr<WeightSource> source;
-    expect_ok(open_deepseek_layer(folder.path(), 3, GateUpOrder::kW1GateW3Up, &info, &source));
+    expect_ok(open_layer(folder.path(), 3, &info, &source));
     ExpertBytes bytes;
     expect_error(
         source->expert(2, &bytes), Code::kBadCheckpoint,
@@ -216,8 +224,7 @@ TEST(Synth, ReadersSurviveDamage) {
         write_bytes(folder.file("config.json"), seed % 4 == 0 ? bytes : config);
         LayerInfo info;
         std::unique_ptr<WeightSource> source;
-        const Status status =
-            open_deepseek_layer(folder.path(), 3, GateUpOrder::kW1GateW3Up, &info, &source);
+        const Status status = open_layer(folder.path(), 3, &info, &source);
         ASSERT_EQ(status.ok(), source != nullptr) << seed;
         if (!status.ok()) continue;
         ++num_opened;

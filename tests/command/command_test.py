@@ -68,7 +68,7 @@ class CommandTest(unittest.TestCase):
 
 class HelpTest(CommandTest):
     def test_help_of_everything_has_examples(self):
-        for words in [[], ["run"], ["check"], ["info"], ["synth"]]:
+        for words in [[], ["run"], ["check"], ["info"], ["synth"], ["pack"]]:
             result = gcmoe(*words, "--help")
             self.assertEqual(result.returncode, 0, words)
             self.assertIn("Examples:", result.stdout, words)
@@ -507,7 +507,8 @@ class SynthTest(CommandTest):
         self.refused(["synth", "--out", folder], "--model")
         self.refused([*synth, "--experts", "0-9"], "--experts 0-9", "0..7")
         self.refused([*synth, "--experts", "a"], "--experts a")
-        self.refused([*synth, "--layout", "v3"], "--layout v3", "v4.1")
+        self.refused([*synth, "--layout", "v5"], "--layout v5", "v4.1", "gpt-oss")
+        self.refused([*synth, "--layout", "w13", "--experts", "0-3"], "4 of 8 experts", "w13")
         self.refused([*synth, "--layer", "-1"], "--layer -1")
         self.assertFalse(os.path.exists(folder))
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes five checkpoints with `gcmoe synth`, runs them with `gcmoe run`, and recomputes every
-rank's output in numpy (oracle.py). Exit codes: 0 all near, 1 a rank is not, 2 the command failed,
-77 numpy or ml_dtypes is missing (a skip for ctest).
+"""Writes checkpoints of every layout with `gcmoe synth`, runs them with `gcmoe run`, and recomputes
+every rank's output in numpy (oracle.py). Exit codes: 0 all near, 1 a rank is not, 2 the command
+failed, 77 numpy or ml_dtypes is missing (a skip for ctest).
 """
 
 import argparse
@@ -15,6 +15,7 @@ VENV_PYTHON = os.path.join(REPOSITORY, "build", "venv", "bin", "python")
 SKIP = 77
 
 try:
+    import checkpoint_oracle
     import oracle
 except ImportError as missing:
     if os.path.exists(VENV_PYTHON) and os.path.realpath(sys.prefix) != os.path.realpath(
@@ -38,6 +39,15 @@ CASES = [
     ("ranks without tokens, FP32 grid",
      ["--model", "v4.1-flash", "--reduced", "8", "--shared", "--shared-grid", "fp32-128x128"],
      ["--tokens", "4,0,4,0,0,12,4,4", "--mask", "0.2"]),
+    ("block FP8, quantised",
+     ["--model", "glm-5.2", "--reduced", "8", "--shared", "--layout", "v3"],
+     ["--tokens", "3", "--quantize", "mxfp4"]),
+    ("BF16, quantised", ["--model", "glm-5.2", "--reduced", "8", "--shared", "--layout", "bf16"],
+     ["--tokens", "3", "--quantize", "mxfp4"]),
+    ("w13, gate first", ["--model", "v4-flash", "--reduced", "8", "--shared", "--layout", "w13"],
+     ["--tokens", "3", "--gate-up", "w1-w3"]),
+    ("w13, up first", ["--model", "v4-flash", "--reduced", "8", "--shared", "--layout", "w31"],
+     ["--tokens", "3", "--gate-up", "w3-w1"]),
 ]
 
 
@@ -76,8 +86,9 @@ def run_case(command, folder, case):
     call([command, "synth", "--out", checkpoint] + synth)
     call([command, "run", "--checkpoint", checkpoint, "--ranks", str(RANKS), "--no-verify",
           "--save-inputs", inputs, "--out", outputs] + run)
-    worst, least, failed = judge(oracle.Layer(checkpoint), oracle.read_safetensors(inputs),
-                                 oracle.read_safetensors(outputs))
+    layer = oracle.Layer(checkpoint, up_first="w3-w1" in run)
+    worst, least, failed = judge(layer, checkpoint_oracle.read_safetensors(inputs),
+                                 checkpoint_oracle.read_safetensors(outputs))
     verdict = "ok" if failed == 0 else "FAIL"
     print(f"{name}: {RANKS} ranks, worst relative L2 {worst:.2e}, "
           f"least cosine {least:.9f}: {verdict}")

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "base/math.hpp"
-#include "checkpoint/deepseek_layout.hpp"
 #include "checkpoint/generated_layer.hpp"
 #include "checkpoint/json_text.hpp"
+#include "checkpoint/open_layer.hpp"
 #include "checkpoint/padded_source.hpp"
 #include "checkpoint/scale_rule.hpp"
 #include "console.hpp"
@@ -185,26 +185,50 @@ std::string noted_weight_scales(const std::string& folder) {
     return found != config.end() && found->is_string() ? found->get<std::string>() : "normal";
 }
 
+Status parse_read_options(const LayerOptions& options, checkpoint::ReadOptions* out) {
+    out->layer = options.layer.value_or(0);
+    if (options.gate_up.has_value()) {
+        if (*options.gate_up != "w1-w3" && *options.gate_up != "w3-w1") {
+            return option_error("--gate-up", *options.gate_up,
+                                "must be w1-w3 (DeepSeek: w1 is the gate, w3 up) or w3-w1");
+        }
+        out->order = *options.gate_up == "w1-w3" ? checkpoint::GateUpOrder::kW1GateW3Up
+                                                 : checkpoint::GateUpOrder::kW1UpW3Gate;
+    }
+    if (options.quantize.has_value() && *options.quantize != "mxfp4") {
+        return option_error("--quantize", *options.quantize, "must be mxfp4");
+    }
+    out->quantise = options.quantize.has_value();
+    return {};
+}
+
+// A refusal of the reader with the options that may help.
+Status name_reader_option(const LayerOptions& options, const Status& refused) {
+    std::string sentence = refused.message();
+    if (sentence.find("an order of gate and up") != std::string::npos) {
+        return option_error("--gate-up", *options.gate_up, sentence);
+    }
+    if (sentence.find("say which half") != std::string::npos) {
+        sentence += " (--gate-up w1-w3: the first; w3-w1: the second)";
+    }
+    if (sentence.find("which quantising makes") != std::string::npos) {
+        sentence += " (--quantize mxfp4, which also prints the error it makes)";
+    }
+    return {refused.code(), option_error("--checkpoint", options.checkpoint, sentence).message()};
+}
+
 Status open_checkpoint(const LayerOptions& options, int num_ranks, Layer* out) {
     if (const std::string option = generator_option(options); !option.empty()) {
         return option_error("--checkpoint", options.checkpoint,
                             "contradicts " + option + ", which makes a layer without a file");
     }
-    const std::string gate_up = options.gate_up.value_or("w1-w3");
-    if (gate_up != "w1-w3" && gate_up != "w3-w1") {
-        return option_error("--gate-up", gate_up,
-                            "must be w1-w3 (DeepSeek: w1 is the gate, w3 up) or w3-w1");
-    }
-    const auto order = gate_up == "w1-w3" ? checkpoint::GateUpOrder::kW1GateW3Up
-                                          : checkpoint::GateUpOrder::kW1UpW3Gate;
-    checkpoint::LayerInfo info;
-    std::unique_ptr<WeightSource> source;
-    const Status opened = checkpoint::open_deepseek_layer(
-        options.checkpoint, options.layer.value_or(0), order, &info, &source);
-    if (!opened.ok()) {
-        return {opened.code(),
-                option_error("--checkpoint", options.checkpoint, opened.message()).message()};
-    }
+    checkpoint::ReadOptions read_options;
+    GCMOE_RETURN_IF_ERROR(parse_read_options(options, &read_options));
+    checkpoint::OpenedLayer opened;
+    const Status status =
+        checkpoint::open_checkpoint_layer(options.checkpoint, read_options, &opened);
+    if (!status.ok()) return name_reader_option(options, status);
+    checkpoint::LayerInfo& info = opened.info;
     if (!options.shared.value_or(true)) info.shared_inter = 0;
     if (options.shared.value_or(false) && info.shared_inter == 0) {
         return option_error("--shared", "", "the checkpoint's layer has no shared expert");
@@ -214,7 +238,10 @@ Status open_checkpoint(const LayerOptions& options, int num_ranks, Layer* out) {
                             "config.json lacks num_experts_per_tok");
     }
     out->title = fmt::format("{} layer {} of {}", info.model_type.empty() ? "?" : info.model_type,
-                             options.layer.value_or(0), options.checkpoint);
+                             read_options.layer, options.checkpoint);
+    out->layout = checkpoint::layout_name(info.layout);
+    out->stored_format = checkpoint::format_name(info.routed_format);
+    out->quantised = opened.quantised;
     out->hidden = info.hidden;
     out->inter = info.inter;
     out->routed_scale = info.routed_scaling_factor.value_or(1.0F);
@@ -223,7 +250,7 @@ Status open_checkpoint(const LayerOptions& options, int num_ranks, Layer* out) {
         out->present_experts = info.present_experts;
     }
     out->shape = padded(checkpoint::layer_shape(info, num_ranks));
-    return finish_layer(options, std::move(source), out);
+    return finish_layer(options, std::move(opened.source), out);
 }
 
 }  // namespace
@@ -262,15 +289,23 @@ void add_model_options(CLI::App& command, LayerOptions* options,
 void add_checkpoint_options(CLI::App& command, LayerOptions* options) {
     const char* group = "Layer from a checkpoint";
     command
-        .add_option("--checkpoint", options->checkpoint, "Folder in the DeepSeek V4 or V4.1 layout")
+        .add_option("--checkpoint", options->checkpoint,
+                    "Folder with safetensors of DeepSeek V4 or V4.1, DeepSeek-V3, GLM, Kimi-K2, "
+                    "Qwen, gpt-oss, or with stacked w13")
         ->type_name("DIR")
         ->group(group);
     command.add_option("--layer", options->layer, "Layer of the checkpoint (0)")->group(group);
     command
         .add_option("--gate-up", options->gate_up,
                     "w1-w3: w1 is the gate, w3 the up matrix, as DeepSeek writes them (the "
-                    "default of this layout); w3-w1: the other way round")
+                    "default of its layout); w3-w1: the other way round. Stacked w13: must be "
+                    "given; w1-w3: the gate is the first half")
         ->type_name("ORDER")
+        ->group(group);
+    command
+        .add_option("--quantize", options->quantize,
+                    "mxfp4: makes MXFP4 of FP8 and BF16 experts, and says what error that makes")
+        ->type_name("FORMAT")
         ->group(group);
 }
 
@@ -296,7 +331,8 @@ Status resolve_model(const LayerOptions& options, bool default_shared, Generated
         return option_error("--model", options.model, status.message());
     }
     for (const auto& [option, is_given] : {std::pair("--layer", options.layer.has_value()),
-                                           std::pair("--gate-up", options.gate_up.has_value())}) {
+                                           std::pair("--gate-up", options.gate_up.has_value()),
+                                           std::pair("--quantize", options.quantize.has_value())}) {
         if (is_given) return option_error(option, "", "belongs to --checkpoint, not to --model");
     }
     const int reduced = options.reduced.value_or(1);
@@ -361,6 +397,24 @@ Status name_option(const Status& status) {
         }
     }
     return status;
+}
+
+std::string given_layer_option(const LayerOptions& options) {
+    const std::pair<const char*, bool> given[] = {
+        {"--checkpoint", !options.checkpoint.empty()},
+        {"--layer", options.layer.has_value()},
+        {"--gate-up", options.gate_up.has_value()},
+        {"--quantize", options.quantize.has_value()},
+        {"--shared or --no-shared", options.shared.has_value()},
+        {"--clamp", options.clamp.has_value()},
+        {"--alpha", options.alpha.has_value()},
+        {"--beta", options.beta.has_value()},
+        {"--activation-scale", options.activation_scale.has_value()},
+    };
+    for (const auto& [name, is_given] : given) {
+        if (is_given) return name;
+    }
+    return generator_option(options);
 }
 
 Status open_layer(const LayerOptions& options, int num_ranks, Layer* out) {

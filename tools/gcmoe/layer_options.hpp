@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "checkpoint/models.hpp"
+#include "checkpoint/quantised_source.hpp"
 #include "gcmoe/shape.hpp"
 #include "gcmoe/status.hpp"
 #include "gcmoe/weights.hpp"
@@ -22,6 +23,7 @@ struct LayerOptions {
     std::string checkpoint;
     std::optional<int> layer;
     std::optional<std::string> gate_up;
+    std::optional<std::string> quantize;
 
     std::string model;
     std::optional<int> reduced;
@@ -43,7 +45,7 @@ struct LayerOptions {
 // --model and what changes its sizes. experts_option: the count of experts, "--experts" where that
 // is free.
 void add_model_options(CLI::App& command, LayerOptions* options, const std::string& experts_option);
-// --checkpoint, --layer, --gate-up.
+// --checkpoint, --layer, --gate-up, --quantize.
 void add_checkpoint_options(CLI::App& command, LayerOptions* options);
 // --clamp, --alpha, --beta, --activation-scale.
 void add_activation_options(CLI::App& command, LayerOptions* options);
@@ -67,6 +69,9 @@ Status apply_activation(const LayerOptions& options, Shape* shape);
 // A refusal of the library with the option that its field belongs to in front.
 [[nodiscard]] Status name_option(const Status& status);
 
+// The first option that says which layer and was given, or empty.
+[[nodiscard]] std::string given_layer_option(const LayerOptions& options);
+
 // A layer that can be read.
 struct Layer {
     std::string title;  // for people
@@ -75,6 +80,10 @@ struct Layer {
     int inter = 0;
     float routed_scale = 1.0F;
     std::string weight_scales = "normal";
+    std::string layout;         // of a checkpoint: "deepseek"; empty: generated
+    std::string stored_format;  // of its routed experts: "MXFP4"
+    // What quantising did so far; null: nothing is quantised.
+    std::shared_ptr<const checkpoint::QuantiseReport> quantised;
     std::vector<int> present_experts;      // ascending; empty = all
     std::unique_ptr<WeightSource> source;  // of the padded shape
 };

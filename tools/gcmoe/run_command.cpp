@@ -17,6 +17,8 @@ constexpr const char* kExamples = R"(Examples:
   gcmoe run --model v4.1-flash --reduced 8 --tokens 16
   gcmoe run --model v4.1-flash --tokens 1                       full size, touched experts only
   gcmoe run --checkpoint /models/DeepSeek-V4.1-Flash --layer 3 --tokens 1 --ranks 8
+  gcmoe run --checkpoint /models/GLM-5-FP8 --layer 3 --quantize mxfp4 --tokens 1
+  gcmoe run --packed /tmp/rank0.gcmoe /tmp/rank1.gcmoe --tokens 8
   gcmoe run --model gpt-oss-120b --reduced 8 --ranks 4 --tokens 0,1,2,3 --out /tmp/y.safetensors
   gcmoe run --model glm-5.2 --reduced 8 --shared --tokens 64 --routing zipf:1.2 --mask 0.3
   gcmoe run --model v4-flash --reduced 8 --inputs /tmp/inputs.safetensors --launches 5

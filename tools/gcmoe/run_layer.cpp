@@ -66,8 +66,10 @@ Status check_present(const RunOptions& options, const LayerRun& run) {
     if (present.empty()) return {};
     for (const int expert : run.touched) {
         if (std::binary_search(present.begin(), present.end(), expert)) continue;
+        const bool is_packed = !options.packed.empty();
         return option_error(
-            "--checkpoint", options.layer.checkpoint,
+            is_packed ? "--packed" : "--checkpoint",
+            is_packed ? options.packed.front() : options.layer.checkpoint,
             fmt::format("holds {} of {} experts and not expert {}, which a token is routed to; "
                         "give --inputs that stay within it",
                         present.size(), run.layer.shape.num_experts, expert));
@@ -182,12 +184,39 @@ std::string find_difference(const LayerRun& run, int launch,
     return {};
 }
 
+Status choose_layer(const RunOptions& options, LayerRun* run) {
+    int num_ranks = 0;
+    if (options.packed.empty()) {
+        GCMOE_RETURN_IF_ERROR(count_ranks(options, &num_ranks));
+        return open_layer(options.layer, num_ranks, &run->layer);
+    }
+    GCMOE_RETURN_IF_ERROR(open_packed_files(options.packed, &run->packed_files));
+    num_ranks = static_cast<int>(run->packed_files.size());
+    if (options.ranks.value_or(num_ranks) != num_ranks) {
+        return option_error("--ranks", std::to_string(*options.ranks),
+                            fmt::format("the packed files are for {}", num_ranks));
+    }
+    use_packed_layer(run->packed_files, &run->layer);
+    return {};
+}
+
+Status load_packed(const RunOptions& options, LayerRun* run) {
+    ProgressBar bar("loading packed files", run->packed_files.size(), options.console.progress);
+    for (const std::shared_ptr<const checkpoint::PackedFile>& file : run->packed_files) {
+        std::shared_ptr<const PackedWeights> weights;
+        GCMOE_RETURN_IF_ERROR(file->load(&weights));
+        run->weights.push_back(std::move(weights));
+        run->packed.num_experts += static_cast<int>(file->experts().size());
+        run->packed.packed_bytes += static_cast<std::int64_t>(file->num_bytes());
+        bar.advance();
+    }
+    return {};
+}
+
 }  // namespace
 
 Status prepare_inputs(const RunOptions& options, LayerRun* run) {
-    int num_ranks = 0;
-    GCMOE_RETURN_IF_ERROR(count_ranks(options, &num_ranks));
-    GCMOE_RETURN_IF_ERROR(open_layer(options.layer, num_ranks, &run->layer));
+    GCMOE_RETURN_IF_ERROR(choose_layer(options, run));
     run->source = std::make_unique<CachedSource>(run->layer.source.get(), kCacheBytes);
     GCMOE_RETURN_IF_ERROR(options.inputs_path.empty() ? generate_inputs(options, run)
                                                       : read_inputs(options, run));
@@ -197,6 +226,7 @@ Status prepare_inputs(const RunOptions& options, LayerRun* run) {
 }
 
 Status pack_weights(const RunOptions& options, LayerRun* run) {
+    if (!run->packed_files.empty()) return load_packed(options, run);
     const Shape& shape = run->layer.shape;
     PackOptions pack_options;
     pack_options.allow_inexact = options.allow_inexact;

@@ -8,6 +8,7 @@
 #include "cached_source.hpp"
 #include "gcmoe/operator.hpp"
 #include "layer_options.hpp"
+#include "packed_layer.hpp"
 #include "run_inputs.hpp"
 #include "run_options.hpp"
 
@@ -16,6 +17,7 @@ namespace gcmoe::cli {
 // Everything of one run, filled step by step in the order of the functions below.
 struct LayerRun {
     Layer layer;
+    PackedFiles packed_files;  // of --packed, by rank
     std::unique_ptr<CachedSource> source;
 
     int capacity = 1;
@@ -37,7 +39,7 @@ struct LayerRun {
 
 // Opens the layer, and reads or generates the inputs.
 Status prepare_inputs(const RunOptions& options, LayerRun* run);
-// Packs the touched experts of every rank.
+// Packs the touched experts of every rank, or loads the packed files.
 Status pack_weights(const RunOptions& options, LayerRun* run);
 // Creates the operators, fills their inputs, runs --launches launches.
 // Errors: kStalled with the sentence of the first waiter that was not told by a peer.

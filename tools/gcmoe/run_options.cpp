@@ -94,6 +94,16 @@ Status check_inputs_alone(const RunOptions& options) {
     return {};
 }
 
+Status check_packed_alone(const RunOptions& options) {
+    if (options.packed.empty()) return {};
+    if (const std::string option = given_layer_option(options.layer); !option.empty()) {
+        return option_error("--packed", options.packed.front(),
+                            fmt::format("contradicts {}: the files say which layer", option));
+    }
+    if (!options.allow_inexact) return {};
+    return option_error("--allow-inexact", "", "belongs to gcmoe pack: --packed files are packed");
+}
+
 // Files that a run writes must not be files that it reads, or each other.
 Status check_paths(const RunOptions& options) {
     namespace fs = std::filesystem;
@@ -115,6 +125,9 @@ Status check_paths(const RunOptions& options) {
         GCMOE_RETURN_IF_ERROR(check(option, path, "--inputs", options.inputs_path));
         GCMOE_RETURN_IF_ERROR(
             check(option, path, "files of --checkpoint", options.layer.checkpoint));
+        for (const std::string& packed : options.packed) {
+            GCMOE_RETURN_IF_ERROR(check(option, path, "--packed", packed));
+        }
     }
     return check("--out", options.out_path, "--save-inputs", options.save_inputs_path);
 }
@@ -197,6 +210,13 @@ Status parse_routing(const std::string& text, const Shape& shape, reference::Rou
 }  // namespace
 
 void add_run_options(CLI::App& command, RunOptions* options) {
+    command
+        .add_option("--packed", options->packed,
+                    "Files that gcmoe pack wrote, one per rank, instead of a layer; verified "
+                    "against what they hold")
+        ->type_name("FILE ...")
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+        ->group("Layer from packed files");
     add_checkpoint_options(command, &options->layer);
     add_model_options(command, &options->layer, "--experts");
     add_activation_options(command, &options->layer);
@@ -207,6 +227,7 @@ void add_run_options(CLI::App& command, RunOptions* options) {
 
 Status check_run_options(const RunOptions& options) {
     GCMOE_RETURN_IF_ERROR(check_inputs_alone(options));
+    GCMOE_RETURN_IF_ERROR(check_packed_alone(options));
     GCMOE_RETURN_IF_ERROR(check_paths(options));
     GCMOE_RETURN_IF_ERROR(check_word("--executor", options.executor, {"threads", "stepper"}));
     GCMOE_RETURN_IF_ERROR(check_word("--index-type", options.index_type, {"int32", "int64"}));

@@ -18,6 +18,7 @@ namespace gcmoe::cli {
 struct RunOptions {
     ConsoleOptions console;
     LayerOptions layer;
+    std::vector<std::string> packed;  // files instead of a layer
     std::optional<int> ranks;
 
     std::string inputs_path;

@@ -8,6 +8,7 @@
 
 #include "layout/local_memory.hpp"
 #include "op/operator_state.hpp"
+#include "quantise_report.hpp"
 #include "reference/judge.hpp"
 
 namespace gcmoe::cli {
@@ -156,6 +157,7 @@ void print_sizes(const RunOptions& options, const LayerRun& run) {
     fmt::print("weights: {} of touched experts as MXFP4, {} packed on all ranks\n",
                bytes_text(run.touched_bytes),
                bytes_text(static_cast<std::uint64_t>(run.packed.packed_bytes)));
+    if (run.layer.quantised != nullptr) print_quantise_report(*run.layer.quantised);
     if (run.packed.num_changed_values > 0) {
         fmt::print("weights: NOT exact: {} rounded, the worst by {:.3g} of its row's maximum\n",
                    counted(static_cast<std::uint64_t>(run.packed.num_changed_values), "value"),
@@ -281,6 +283,7 @@ void print_run_json(const RunOptions& options, const LayerRun& run, const Verdic
     object["bytes"] = run.touched_bytes;
     object["packed_bytes"] = run.packed.packed_bytes;
     object["changed_values"] = run.packed.num_changed_values;
+    if (run.layer.quantised != nullptr) object["quantised"] = quantise_json(*run.layer.quantised);
     object["seconds"] = seconds;
     object["launch_seconds"] = run.launch_s;
     object["launches"] = options.launches;

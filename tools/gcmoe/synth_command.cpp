@@ -1,4 +1,4 @@
-// gcmoe synth: writes a generated layer as a DeepSeek checkpoint folder.
+// gcmoe synth: writes a generated layer as a checkpoint folder.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -21,6 +21,8 @@ namespace fs = std::filesystem;
 constexpr const char* kExamples = R"(Examples:
   gcmoe synth --out /tmp/layer --model v4.1-flash --reduced 8
   gcmoe synth --out /tmp/layer --model v4-flash --experts 0-7,12 --shard-mib 64
+  gcmoe synth --out /tmp/fp8 --model deepseek-v3 --reduced 8
+  gcmoe synth --out /tmp/oss --model gpt-oss-120b --reduced 8
   gcmoe synth --out /tmp/spread --model v4.1-flash --reduced 8 \
       --weight-scales "span_per_k128:14;span_per_expert:60"
 Then: gcmoe run --checkpoint /tmp/layer --layer 0 --ranks 8)";
@@ -81,15 +83,41 @@ Status prepare_target(const SynthCommand& command) {
     return is_own_checkpoint(command.out) ? remove_own_checkpoint(command) : Status();
 }
 
-Status choose_format(const SynthCommand& command, checkpoint::CheckpointFormat* out) {
-    std::string layout = command.layout;
-    if (layout.empty()) layout = command.layer.model.rfind("v4.1", 0) == 0 ? "v4.1" : "v4";
-    if (layout != "v4" && layout != "v4.1") {
-        return option_error("--layout", layout, "must be v4 or v4.1");
+// The words of --layout.
+constexpr std::pair<const char*, checkpoint::CheckpointFormat> kLayouts[] = {
+    {"v4", checkpoint::CheckpointFormat::kDeepseekV4},
+    {"v4.1", checkpoint::CheckpointFormat::kDeepseekV41},
+    {"v3", checkpoint::CheckpointFormat::kBlockFp8},
+    {"bf16", checkpoint::CheckpointFormat::kBf16},
+    {"gpt-oss", checkpoint::CheckpointFormat::kGptOss},
+    {"w13", checkpoint::CheckpointFormat::kW13GateFirst},
+    {"w31", checkpoint::CheckpointFormat::kW13UpFirst},
+};
+
+// The layout of a model's own release.
+std::string layout_of_model(const std::string& model) {
+    const std::pair<const char*, const char*> kReleases[] = {
+        {"v4.1", "v4.1"},   {"v4", "v4"},     {"glm", "v3"},          {"kimi", "v3"},
+        {"deepseek", "v3"}, {"qwen", "bf16"}, {"gpt-oss", "gpt-oss"},
+    };
+    for (const auto& [begin, layout] : kReleases) {
+        if (model.rfind(begin, 0) == 0) return layout;
     }
-    *out = layout == "v4" ? checkpoint::CheckpointFormat::kDeepseekV4
-                          : checkpoint::CheckpointFormat::kDeepseekV41;
-    return {};
+    return "v4";
+}
+
+Status choose_format(const SynthCommand& command, checkpoint::CheckpointFormat* out) {
+    const std::string layout =
+        command.layout.empty() ? layout_of_model(command.layer.model) : command.layout;
+    std::vector<std::string> names;
+    for (const auto& [name, format] : kLayouts) {
+        if (layout == name) {
+            *out = format;
+            return {};
+        }
+        names.emplace_back(name);
+    }
+    return option_error("--layout", layout, "must be one of " + joined(names));
 }
 
 Status make_options(const SynthCommand& command, GeneratedModel* model,
@@ -103,6 +131,10 @@ Status make_options(const SynthCommand& command, GeneratedModel* model,
     out->layer.shared_grid = model->entry.shared_grid;
     out->routed_scale = model->entry.routed_scale;
     GCMOE_RETURN_IF_ERROR(choose_format(command, &out->format));
+    const bool is_v3 = out->format == checkpoint::CheckpointFormat::kBlockFp8;
+    if (is_v3 && !command.layer.shared_grid.has_value()) {
+        out->layer.shared_grid = ScaleGrid::kFp32Block128;
+    }
     if (command.layer_idx < 0) {
         return option_error("--layer", std::to_string(command.layer_idx), "must not be negative");
     }
@@ -165,7 +197,7 @@ Status synthesise(const SynthCommand& command) {
 void add_synth_command(CLI::App& app, int* exit_code) {
     auto command = std::make_shared<SynthCommand>();
     CLI::App* synth =
-        app.add_subcommand("synth", "Write a generated layer as a DeepSeek checkpoint folder");
+        app.add_subcommand("synth", "Write a generated layer as a checkpoint folder of any layout");
     synth->footer(kExamples);
     synth->add_option("--out", command->out, "Folder to write; made if it does not exist")
         ->type_name("DIR");
@@ -174,8 +206,12 @@ void add_synth_command(CLI::App& app, int* exit_code) {
     synth->add_option("--layer", command->layer_idx, "Layer number in the tensor names (0)");
     synth->add_option("--experts", command->only_experts, "Write only these experts: 0-7,12 (all)")
         ->type_name("LIST");
-    synth->add_option("--layout", command->layout, "v4 or v4.1: form of config.json (the model's)")
-        ->type_name("FORM");
+    synth
+        ->add_option("--layout", command->layout,
+                     "v4, v4.1: DeepSeek's names; v3: block FP8, bf16: both with Hugging Face's "
+                     "names; gpt-oss; w13, w31: gate and up stacked, gate or up first (the "
+                     "model's)")
+        ->type_name("LAYOUT");
     synth->add_option("--shard-mib", command->shard_mib, "Size of a shard (0 = one file)");
     synth->add_flag("--force", command->force, "Write into a folder that is not empty");
     add_console_options(*synth, &command->console);

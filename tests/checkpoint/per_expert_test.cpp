@@ -1,12 +1,12 @@
-#include "checkpoint/deepseek_layout.hpp"
+#include "checkpoint/open_layer.hpp"
 
 #include <functional>
 #include <limits>
 #include <map>
 #include <tuple>
 
-#include "checkpoint/deepseek_source.hpp"
 #include "checkpoint/safetensors_writer.hpp"
+#include "checkpoint/tensor_checks.hpp"
 #include "expert_bytes.hpp"
 #include "test_files.hpp"
 
@@ -79,7 +79,11 @@ class Checkpoint {
     }
 
     Status open(int layer = 1, GateUpOrder order = GateUpOrder::kW1GateW3Up) {
-        return open_deepseek_layer(folder.path(), layer, order, &info, &source);
+        OpenedLayer opened;
+        GCMOE_RETURN_IF_ERROR(open_checkpoint_layer(folder.path(), {layer, order, false}, &opened));
+        info = opened.info;
+        source = std::move(opened.source);
+        return {};
     }
 
     TempFolder folder;
@@ -113,7 +117,7 @@ void expect_open_refused(const std::function<void(Tensors*)>& damage, const std:
 
 void no_damage(Tensors*) {}
 
-TEST(DeepseekLayout, ReadsALayer) {
+TEST(PerExpert, ReadsALayer) {
     Checkpoint checkpoint(small_tensors());
     expect_ok(checkpoint.open());
     const LayerInfo& info = checkpoint.info;
@@ -136,7 +140,7 @@ TEST(DeepseekLayout, ReadsALayer) {
     EXPECT_EQ(bytes.gate_bias, nullptr);
 }
 
-TEST(DeepseekLayout, OrderSwapsGateAndUp) {
+TEST(PerExpert, OrderSwapsGateAndUp) {
     Checkpoint checkpoint(small_tensors());
     ExpertBytes straight;
     ExpertBytes swapped;
@@ -156,7 +160,7 @@ TEST(DeepseekLayout, OrderSwapsGateAndUp) {
     expect_same(straight_shared.up, swapped_shared.gate);
 }
 
-TEST(DeepseekLayout, FindsTheModelPrefixAndU8) {
+TEST(PerExpert, FindsTheModelPrefixAndU8) {
     Tensors tensors = small_tensors("model.layers.1.ffn.");
     tensors["model.layers.1.ffn.experts.0.w1.weight"].dtype = Dtype::kU8;
     Checkpoint checkpoint(tensors);
@@ -166,7 +170,7 @@ TEST(DeepseekLayout, FindsTheModelPrefixAndU8) {
     expect_ok(checkpoint.source->expert(0, &bytes));
 }
 
-TEST(DeepseekLayout, RefusesAmbiguousOrAbsentLayers) {
+TEST(PerExpert, RefusesAmbiguousOrAbsentLayers) {
     expect_open_refused(
         [](Tensors* tensors) {
             for (auto& entry : small_tensors("model.layers.1.ffn.")) tensors->insert(entry);
@@ -180,7 +184,7 @@ TEST(DeepseekLayout, RefusesAmbiguousOrAbsentLayers) {
     expect_open_refused(no_damage, "", {"config.json", "No such file"});
 }
 
-TEST(DeepseekLayout, RefusesContradictingConfigs) {
+TEST(PerExpert, RefusesContradictingConfigs) {
     const auto refused = [](const std::string& config, const std::string& part) {
         expect_open_refused(no_damage, config, {"config.json", part});
     };
@@ -195,7 +199,7 @@ TEST(DeepseekLayout, RefusesContradictingConfigs) {
     refused(R"({"swiglu_limit":0})", "swiglu_limit = 0, needs a positive clamp");
 }
 
-TEST(DeepseekLayout, DerivesWhatTheConfigLacks) {
+TEST(PerExpert, DerivesWhatTheConfigLacks) {
     Tensors tensors = small_tensors();
     for (const char* matrix : {"w1", "w2", "w3"}) {
         for (const char* part : {".weight", ".scale"}) {
@@ -213,13 +217,13 @@ TEST(DeepseekLayout, DerivesWhatTheConfigLacks) {
                  {"has no shared expert", "shared_experts.w1.weight"});
 }
 
-TEST(DeepseekLayout, RefusesExpertsThatAreNotMxfp4) {
+TEST(PerExpert, RefusesExpertsThatAreNotMxfp4) {
     expect_open_refused(
         [](Tensors* tensors) {
             (*tensors)["layers.1.ffn.experts.0.w1.weight"] =
-                filled(Dtype::kF8E4m3, {kInter, kHidden}, 1);
+                filled(Dtype::kF16, {kInter, kHidden}, 1);
         },
-        kConfig, {"'layers.1.ffn.experts.0.w1.weight'", "F8_E4M3 [128, 256]", "must be MXFP4"});
+        kConfig, {"'layers.1.ffn.experts.0.w1.weight'", "F16 [128, 256]", "must be MXFP4"});
     expect_open_refused(
         [](Tensors* tensors) {
             (*tensors)["layers.1.ffn.experts.x.w1.weight"] = filled(Dtype::kI8, {1, 1}, 1);
@@ -232,7 +236,7 @@ TEST(DeepseekLayout, RefusesExpertsThatAreNotMxfp4) {
         kConfig, {"'layers.1.ffn.experts.0.w1.weight'", "I8 [100]", "(inter, hidden / 2)"});
 }
 
-TEST(DeepseekLayout, RefusesMissingExpertsWhenAsked) {
+TEST(PerExpert, RefusesMissingExpertsWhenAsked) {
     Checkpoint checkpoint(small_tensors());
     expect_ok(checkpoint.open());
     ExpertBytes bytes;
@@ -246,7 +250,7 @@ TEST(DeepseekLayout, RefusesMissingExpertsWhenAsked) {
         {"expert 0", "'layers.1.ffn.experts.0.w3.scale' is missing"});
 }
 
-TEST(DeepseekLayout, RefusesWrongTypesAndShapes) {
+TEST(PerExpert, RefusesWrongTypesAndShapes) {
     expect_expert_refused(
         [](Tensors* tensors) {
             (*tensors)["layers.1.ffn.experts.0.w2.weight"].dtype = Dtype::kF8E4m3;
@@ -267,7 +271,7 @@ TEST(DeepseekLayout, RefusesWrongTypesAndShapes) {
         {"'layers.1.ffn.experts.0.w2.scale'", "shape [128, 8], needs [256, 4]"});
 }
 
-TEST(DeepseekLayout, RefusesNanScales) {
+TEST(PerExpert, RefusesNanScales) {
     expect_expert_refused(
         [](Tensors* tensors) {
             (*tensors)["layers.1.ffn.experts.0.w3.scale"].bytes[5 * 8 + 2] = '\xff';
@@ -283,7 +287,7 @@ TEST(DeepseekLayout, RefusesNanScales) {
         true);
 }
 
-TEST(DeepseekLayout, RefusesNanCodesAndFloatScales) {
+TEST(PerExpert, RefusesNanCodesAndFloatScales) {
     for (const char code : {'\x7f', '\xff'}) {
         expect_expert_refused(
             [code](Tensors* tensors) {
@@ -314,7 +318,7 @@ TEST(DeepseekLayout, RefusesNanCodesAndFloatScales) {
     EXPECT_EQ(static_cast<const float*>(shared.up.scales)[1], 0.25F);
 }
 
-TEST(DeepseekLayout, FloatScalesAtOddAddressesAreCopied) {
+TEST(PerExpert, FloatScalesAtOddAddressesAreCopied) {
     // By hand: the writer would not put floats there.
     const TempFolder folder;
     std::string header = "{";
@@ -342,16 +346,15 @@ TEST(DeepseekLayout, FloatScalesAtOddAddressesAreCopied) {
     while (header.size() % 8 != 0) header += ' ';
     write_bytes(folder.file("model.safetensors"), safetensors_bytes(header, data));
     write_bytes(folder.file("config.json"), kConfig);
-    LayerInfo info;
-    std::unique_ptr<WeightSource> source;
-    expect_ok(open_deepseek_layer(folder.path(), 1, GateUpOrder::kW1GateW3Up, &info, &source));
+    OpenedLayer opened;
+    expect_ok(open_checkpoint_layer(folder.path(), {1, {}, false}, &opened));
     SharedExpertBytes shared;
-    expect_ok(source->shared_expert(&shared));
+    expect_ok(opened.source->shared_expert(&shared));
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(shared.down.scales) % 4, 0U);
     EXPECT_EQ(static_cast<const float*>(shared.down.scales)[1], 2.0F);
 }
 
-TEST(DeepseekLayout, ShapeDecidesTheGrid) {
+TEST(PerExpert, ShapeDecidesTheGrid) {
     const std::tuple<ScaleGrid, int, int> grids[] = {{ScaleGrid::kUe8m0Block128, 128, 128},
                                                      {ScaleGrid::kUe8m0Block32, 32, 32},
                                                      {ScaleGrid::kUe8m0Row32, 1, 32}};
@@ -385,7 +388,7 @@ TEST(DeepseekLayout, ShapeDecidesTheGrid) {
 }
 
 // One row: its 32x32 block and its groups of 32 have the same shape.
-TEST(DeepseekLayout, RefusesAmbiguousGrids) {
+TEST(PerExpert, RefusesAmbiguousGrids) {
     TensorView scale;
     scale.name = "s";
     scale.path = "p";
@@ -398,7 +401,7 @@ TEST(DeepseekLayout, RefusesAmbiguousGrids) {
     EXPECT_EQ(grid, ScaleGrid::kUe8m0Block32);
 }
 
-TEST(DeepseekLayout, BiasesAreReadOrRefused) {
+TEST(PerExpert, BiasesAreReadOrRefused) {
     const auto add_biases = [](Tensors* tensors, const char* expert) {
         for (const char* matrix : {"w1", "w2", "w3"}) {
             const int rows = std::string(matrix) == "w2" ? kHidden : kInter;

@@ -1,0 +1,177 @@
+#include "checkpoint/quantised_source.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "base/math.hpp"
+#include "checkpoint/tensor_checks.hpp"
+#include "numerics/mxfp4.hpp"
+
+namespace gcmoe::checkpoint {
+namespace {
+
+using numerics::kMxfp4Group;
+
+constexpr int kSharedKey = -1;
+constexpr int kSharedBlock = 128;
+
+// What quantised views point into; holds the stored expert for those that pass through.
+struct Quantised {
+    HeldBytes held;
+    std::shared_ptr<const void> stored;
+};
+
+void measure_row(const float* stored, const float* quantised, int cols, QuantiseError* out) {
+    for (int col = 0; col < cols; ++col) {
+        const auto value = static_cast<double>(stored[col]);
+        const double error = static_cast<double>(quantised[col]) - value;
+        out->squared_error += error * error;
+        out->squared_value += value * value;
+        out->largest_error = std::max(out->largest_error, std::abs(error));
+        out->largest_value = std::max(out->largest_value, std::abs(value));
+    }
+}
+
+// The error of a whole matrix, rows decoded from both views.
+void measure(const StoredView& stored, const StoredView& quantised, QuantiseError* out) {
+    const int cols = cols_of(stored);
+    std::vector<float> before(static_cast<std::size_t>(cols));
+    std::vector<float> after(static_cast<std::size_t>(cols));
+    for (int row = 0; row < rows_of(stored); ++row) {
+        decode_row(stored, row, before.data());
+        decode_row(quantised, row, after.data());
+        measure_row(before.data(), after.data(), cols, out);
+    }
+    ++out->num_matrices;
+}
+
+std::uint8_t* new_bytes(int rows, int cols, HeldBytes* held) {
+    held->bytes.push_back(std::make_unique_for_overwrite<std::uint8_t[]>(
+        static_cast<std::size_t>(rows) * static_cast<std::size_t>(cols)));
+    return held->bytes.back().get();
+}
+
+Mxfp4View to_mxfp4(const StoredView& stored, HeldBytes* held) {
+    if (const auto* view = std::get_if<Mxfp4View>(&stored)) return *view;
+    const int rows = rows_of(stored);
+    const int cols = cols_of(stored);
+    std::uint8_t* nibbles = new_bytes(rows, cols / 2, held);
+    std::uint8_t* scales = new_bytes(rows, cols / kMxfp4Group, held);
+    const Mxfp4View out{nibbles, scales, rows, cols};
+    std::vector<float> values(static_cast<std::size_t>(cols));
+    for (int row = 0; row < rows; ++row) {
+        decode_row(stored, row, values.data());
+        for (int col = 0; col < cols; col += kMxfp4Group) {
+            numerics::quantise_mxfp4_group(values.data() + col, nibbles, scales);
+            nibbles += kMxfp4Group / 2;
+            ++scales;
+        }
+    }
+    return out;
+}
+
+// The rows of one strip of blocks to E4M3, block by block. Shapes: values, codes (rows, cols).
+void quantise_strip(const float* values, int rows, int cols, std::uint8_t* codes, float* scales) {
+    for (int first_col = 0; first_col < cols; first_col += kSharedBlock) {
+        const int num_cols = std::min(kSharedBlock, cols - first_col);
+        float amax = 0.0F;
+        for (int row = 0; row < rows; ++row) {
+            amax = std::max(amax, numerics::group_amax(values + row * cols + first_col, num_cols));
+        }
+        const float inverse = numerics::fp32_inverse_scale(amax);
+        *scales++ = numerics::fp32_scale(amax);
+        for (int row = 0; row < rows; ++row) {
+            const int begin = row * cols + first_col;
+            for (int idx = begin; idx < begin + num_cols; ++idx) {
+                codes[idx] = numerics::e4m3_from_float(values[idx] * inverse);
+            }
+        }
+    }
+}
+
+Fp8View to_fp8(const StoredView& stored, HeldBytes* held) {
+    if (const auto* view = std::get_if<Fp8View>(&stored)) return *view;
+    const int rows = rows_of(stored);
+    const int cols = cols_of(stored);
+    const auto width = static_cast<std::size_t>(cols);
+    const auto grid_cols = static_cast<std::size_t>(ceil_div(cols, kSharedBlock));
+    std::uint8_t* codes = new_bytes(rows, cols, held);
+    held->floats.push_back(std::make_unique<float[]>(
+        static_cast<std::size_t>(ceil_div(rows, kSharedBlock)) * grid_cols));
+    float* scales = held->floats.back().get();
+    const Fp8View out{codes, scales, ScaleGrid::kFp32Block128, rows, cols};
+    std::vector<float> values(kSharedBlock * width);
+    for (int first_row = 0; first_row < rows; first_row += kSharedBlock) {
+        const int num_rows = std::min(kSharedBlock, rows - first_row);
+        for (int row = 0; row < num_rows; ++row) {
+            decode_row(stored, first_row + row,
+                       values.data() + static_cast<std::size_t>(row) * width);
+        }
+        quantise_strip(values.data(), num_rows, cols, codes, scales);
+        codes += static_cast<std::size_t>(num_rows) * width;
+        scales += grid_cols;
+    }
+    return out;
+}
+
+}  // namespace
+
+double QuantiseError::relative_l2() const {
+    return squared_value > 0.0 ? std::sqrt(squared_error / squared_value) : 0.0;
+}
+
+bool QuantiseReport::is_empty() const {
+    return routed[0].num_matrices == 0 && shared[0].num_matrices == 0;
+}
+
+QuantisedSource::QuantisedSource(std::unique_ptr<StoredSource> source)
+    : source_(std::move(source)), report_(std::make_shared<QuantiseReport>()) {}
+
+Status QuantisedSource::expert(int expert_idx, ExpertBytes* out) {
+    StoredExpert stored;
+    GCMOE_RETURN_IF_ERROR(source_->expert(expert_idx, &stored));
+    const auto quantised = std::make_shared<Quantised>();
+    quantised->stored = stored.keep_alive;
+    ExpertBytes bytes;
+    const std::pair<const StoredView*, Mxfp4View*> matrices[] = {
+        {&stored.gate, &bytes.gate}, {&stored.up, &bytes.up}, {&stored.down, &bytes.down}};
+    const bool is_new = measured_.count(expert_idx) == 0;
+    for (std::size_t idx = 0; idx < report_->routed.size(); ++idx) {
+        const auto& [from, to] = matrices[idx];
+        *to = to_mxfp4(*from, &quantised->held);
+        const bool is_same = std::holds_alternative<Mxfp4View>(*from);
+        if (is_new && !is_same) measure(*from, *to, &report_->routed[idx]);
+    }
+    measured_.insert(expert_idx);
+    bytes.gate_bias = stored.gate_bias;
+    bytes.up_bias = stored.up_bias;
+    bytes.down_bias = stored.down_bias;
+    bytes.keep_alive = quantised;
+    *out = std::move(bytes);
+    return {};
+}
+
+Status QuantisedSource::shared_expert(SharedExpertBytes* out) {
+    StoredExpert stored;
+    GCMOE_RETURN_IF_ERROR(source_->shared_expert(&stored));
+    const auto quantised = std::make_shared<Quantised>();
+    quantised->stored = stored.keep_alive;
+    SharedExpertBytes bytes;
+    const std::pair<const StoredView*, Fp8View*> matrices[] = {
+        {&stored.gate, &bytes.gate}, {&stored.up, &bytes.up}, {&stored.down, &bytes.down}};
+    const bool is_new = measured_.count(kSharedKey) == 0;
+    for (std::size_t idx = 0; idx < report_->shared.size(); ++idx) {
+        const auto& [from, to] = matrices[idx];
+        *to = to_fp8(*from, &quantised->held);
+        const bool is_same = std::holds_alternative<Fp8View>(*from);
+        if (is_new && !is_same) measure(*from, *to, &report_->shared[idx]);
+    }
+    measured_.insert(kSharedKey);
+    bytes.keep_alive = quantised;
+    *out = std::move(bytes);
+    return {};
+}
+
+}  // namespace gcmoe::checkpoint
