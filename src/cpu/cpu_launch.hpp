@@ -1,6 +1,7 @@
 // What a role's unit on the CPU gets for one launch.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -20,11 +21,29 @@ struct UnitTimes {
     std::uint64_t end_ns = 0;
 };
 
+// Floats at a multiple of 64 bytes, as full vectors are loaded. resize() does not keep what was
+// there if it has to grow.
+class AlignedFloats {
+  public:
+    void resize(std::size_t size) {
+        if (size + kSpare > storage_.size()) storage_.resize(size + kSpare);
+    }
+    [[nodiscard]] float* data() {
+        const auto address = reinterpret_cast<std::uintptr_t>(storage_.data());
+        return storage_.data() + (kAlign - address % kAlign) % kAlign / sizeof(float);
+    }
+
+  private:
+    static constexpr std::size_t kAlign = 64;
+    static constexpr std::size_t kSpare = kAlign / sizeof(float);
+    std::vector<float> storage_;
+};
+
 // Arrays that a unit uses again for every task, so that launches do not allocate.
 struct Scratch {
-    std::vector<float> values;     // (rows, K) decoded codes of the task's rows
-    std::vector<float> scales;     // (rows, scale groups of K)
-    std::vector<float> sums;       // (packed rows of the task, rows)
+    AlignedFloats values;          // (chunks of K, rows, 8, 16) decoded codes of the task's rows
+    AlignedFloats scales;          // (chunks of K, rows, 4)
+    AlignedFloats sums;            // (rows, packed rows of the task)
     std::vector<float> activated;  // (rows, 128) SwiGLU outputs of a first-GEMM task
     std::vector<layout::Origin> origins;
     std::vector<std::uint32_t> counts;
