@@ -9,6 +9,7 @@
 #include "gcmoe/weights.hpp"
 #include "layout/packed_weights.hpp"
 #include "layout/rank_memory.hpp"
+#include "trace/event.hpp"
 
 namespace gcmoe::cpu {
 
@@ -58,11 +59,13 @@ struct CpuLaunch {
     std::uint64_t wait_limit_ns = 0;
     std::uint16_t* y = nullptr;
     std::int64_t y_stride = 0;
-    UnitTimes* dispatch_times = nullptr;  // (dispatch_units)
-    UnitTimes* compute_times = nullptr;   // (compute_units)
-    UnitTimes* combine_times = nullptr;   // (compute_units)
-    Scratch* dispatch_scratch = nullptr;  // (dispatch_units)
-    Scratch* compute_scratch = nullptr;   // (compute_units)
+    UnitTimes* dispatch_times = nullptr;      // (dispatch_units)
+    UnitTimes* compute_times = nullptr;       // (compute_units)
+    UnitTimes* combine_times = nullptr;       // (compute_units)
+    Scratch* dispatch_scratch = nullptr;      // (dispatch_units)
+    Scratch* compute_scratch = nullptr;       // (compute_units)
+    trace::UnitLog* dispatch_logs = nullptr;  // (dispatch_units); null = no trace
+    trace::UnitLog* compute_logs = nullptr;   // (compute_units), of roles 2 and 3
 };
 
 }  // namespace gcmoe::cpu
