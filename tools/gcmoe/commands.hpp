@@ -10,5 +10,6 @@ namespace gcmoe::cli {
 void add_run_command(CLI::App& app, int* exit_code);
 void add_info_command(CLI::App& app, int* exit_code);
 void add_synth_command(CLI::App& app, int* exit_code);
+void add_trace_command(CLI::App& app, int* exit_code);
 
 }  // namespace gcmoe::cli
