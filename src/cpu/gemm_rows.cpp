@@ -134,29 +134,33 @@ HWY_INLINE FloatVec window_scales(const std::uint8_t* positions, layout::KOrder 
     return hn::BitCast(Floats(), hn::ShiftLeft<23>(exponent));
 }
 
-// E4M3 codes in the top bytes of words (the rest is ignored) to floats.
+// E4M3 codes in the top bytes of words (the rest is ignored) to floats. Packed weights hold no NaN.
+template <bool kMayBeNan>
 HWY_INLINE FloatVec e4m3_to_float(WordVec top) {
     const Words d;
     const Floats df;
     const WordVec magnitude = hn::And(hn::ShiftRight<4>(top), hn::Set(d, 0x07F00000U));
     // Exponents of bias 7 to bias 127; 2^-7 (1 + m / 8) where the code is a subnormal m / 8 * 2^-6.
     const FloatVec normal = hn::BitCast(df, hn::Add(magnitude, hn::Set(d, 120U << 23)));
-    const FloatVec subnormal = hn::Sub(hn::Add(normal, normal), hn::Set(df, 0.015625F));
+    const FloatVec subnormal = hn::MulSub(normal, hn::Set(df, 2.0F), hn::Set(df, 0.015625F));
     const auto is_small =
         hn::RebindMask(df, hn::Lt(hn::BitCast(Ints(), magnitude), hn::Set(Ints(), 8 << 20)));
-    const auto is_nan = hn::RebindMask(df, hn::Eq(magnitude, hn::Set(d, 0x07F00000U)));
-    const FloatVec nan = hn::BitCast(df, hn::Set(d, numerics::kFloatQuietNanBits));
-    const FloatVec value = hn::IfThenElse(is_nan, nan, hn::IfThenElse(is_small, subnormal, normal));
-    const WordVec sign = hn::And(top, hn::Set(d, 0x80000000U));
-    return hn::Or(value, hn::BitCast(df, sign));
+    FloatVec value = hn::IfThenElse(is_small, subnormal, normal);
+    if (kMayBeNan) {
+        const auto is_nan = hn::RebindMask(df, hn::Eq(magnitude, hn::Set(d, 0x07F00000U)));
+        const FloatVec nan = hn::BitCast(df, hn::Set(d, numerics::kFloatQuietNanBits));
+        value = hn::IfThenElse(is_nan, nan, value);
+    }
+    return hn::BitCast(df, hn::OrAnd(hn::BitCast(d, value), top, hn::Set(d, 0x80000000U)));
 }
 
 // Half s of an FP8 row's words: weights 4 s .. 4 s + 3.
+template <bool kMayBeNan>
 HWY_INLINE void decode_fp8_half(WordVec words, FloatVec* weights) {
-    weights[0] = e4m3_to_float(hn::ShiftLeft<24>(words));
-    weights[1] = e4m3_to_float(hn::ShiftLeft<16>(words));
-    weights[2] = e4m3_to_float(hn::ShiftLeft<8>(words));
-    weights[3] = e4m3_to_float(words);
+    weights[0] = e4m3_to_float<kMayBeNan>(hn::ShiftLeft<24>(words));
+    weights[1] = e4m3_to_float<kMayBeNan>(hn::ShiftLeft<16>(words));
+    weights[2] = e4m3_to_float<kMayBeNan>(hn::ShiftLeft<8>(words));
+    weights[3] = e4m3_to_float<kMayBeNan>(words);
 }
 
 HWY_INLINE void decode_fp8(const std::uint8_t* row, Piece* out) {
@@ -164,8 +168,8 @@ HWY_INLINE void decode_fp8(const std::uint8_t* row, Piece* out) {
     WordVec first;
     WordVec second;
     hn::LoadInterleaved2(d, reinterpret_cast<const std::uint32_t*>(row), first, second);
-    decode_fp8_half(first, out->weights);
-    decode_fp8_half(second, out->weights + 4);
+    decode_fp8_half<false>(first, out->weights);
+    decode_fp8_half<false>(second, out->weights + 4);
 }
 
 // A chunk of the activations, as a piece meets it.
@@ -338,7 +342,7 @@ void decode_code_words(const CodeWords& codes, float* values) {
     for (int half = 0; half < 2; ++half) {
         for (int at = 0; at < kLanes; at += kN) {
             FloatVec four[4];
-            decode_fp8_half(hn::Load(d, codes.words + half * kLanes + at), four);
+            decode_fp8_half<true>(hn::Load(d, codes.words + half * kLanes + at), four);
             for (int i = 0; i < 4; ++i) {
                 hn::Store(four[i], df, values + (4 * half + i) * kLanes + at);
             }
