@@ -63,12 +63,7 @@ float add_lanes(const float* lanes) {
 void read_chunk(const layout::PackedMatrix& matrix, int row, int chunk, WeightChunk* out) {
     const std::uint8_t* tile = matrix.tile(row / layout::kTileRows, chunk);
     const int in_tile = row % layout::kTileRows;
-    if (matrix.order == layout::KOrder::kNatural) {
-        layout::decode_fp4_tile_row_by_pairs<layout::KOrder::kNatural>(tile, in_tile, out->values);
-    } else {
-        layout::decode_fp4_tile_row_by_pairs<layout::KOrder::kQuadBlock>(tile, in_tile,
-                                                                         out->values);
-    }
+    layout::decode_fp4_tile_row(tile, in_tile, matrix.order, out->values);
     std::fill_n(out->scales, layout::kGroupsPerChunk, 1.0F);
     const bool chunk_form = matrix.form == layout::PackedMatrix::DecodeForm::kChunkFactor;
     out->factor = chunk_form ? matrix.factor(row, chunk) : 1.0F;
