@@ -3,6 +3,10 @@ include(CMakePackageConfigHelpers)
 
 install(TARGETS gcmoe EXPORT gcmoe_targets ARCHIVE DESTINATION lib)
 set(gcmoe_cuda_dependency "")
+set(gcmoe_highway_dependency "")
+if(GCMOE_HIGHWAY)
+    set(gcmoe_highway_dependency "find_dependency(hwy)")
+endif()
 if(GCMOE_CUDA)
     install(TARGETS gcmoe_cuda EXPORT gcmoe_targets ARCHIVE DESTINATION lib)
     set(gcmoe_cuda_dependency "find_dependency(CUDAToolkit)")
@@ -13,6 +17,7 @@ file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/generated/gcmoe-config.cmake" @ONLY
 "include(CMakeFindDependencyMacro)
 find_dependency(Threads)
 find_dependency(fmt)
+${gcmoe_highway_dependency}
 ${gcmoe_cuda_dependency}
 include(\"\${CMAKE_CURRENT_LIST_DIR}/gcmoe_targets.cmake\")
 ")

@@ -37,7 +37,7 @@ function(gcmoe_add_test_folder folder)
         target_sources(${name} PRIVATE $<TARGET_OBJECTS:gcmoe_test_support>)
     endif()
     target_link_libraries(${name} PRIVATE
-        gcmoe_suites nlohmann_json::nlohmann_json GTest::gtest_main)
+        gcmoe_suites nlohmann_json::nlohmann_json GTest::gtest_main ${GCMOE_HIGHWAY})
     set_target_properties(${name} PROPERTIES
         RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
     # PRE_TEST: a binary that cannot start is a failed test run, not a failed build.

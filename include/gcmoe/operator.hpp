@@ -72,6 +72,7 @@ struct OperatorOptions {
     StartState start;
     bool capture = false;  // keep second-GEMM inputs so that a judge can read them
     bool poison = false;   // fill ring, combine and unused memory with 0xFF at creation
+    int trace_events = 0;  // CPU: most events that a unit keeps for Operator::trace_json; 0 = none
 };
 
 // Where the caller puts a launch's inputs: this rank's symmetric memory (GPU: device memory; the
@@ -198,6 +199,11 @@ class Operator {
     // After synchronize(): running roles write what these two read.
     [[nodiscard]] StallReport stall_report() const;
     [[nodiscard]] Statistics statistics() const;
+    // What the units of these operators (ranks of this process) have recorded since creation, as
+    // JSON for chrome://tracing and ui.perfetto.dev. After synchronize() of each. Errors: kBadInput
+    // for none, a null one, or one made without OperatorOptions::trace_events.
+    static Status trace_json(const std::vector<Operator*>& ranks, const std::string& title,
+                             std::string* out);
 
     // Collective over the workspace: all launches have ended; clears the signals under the next
     // session. move = new symmetric memory, for when a rank of the old session may still store into

@@ -13,6 +13,7 @@
 #include "gcmoe/weights.hpp"
 #include "layout/rank_memory.hpp"
 #include "protocol/session.hpp"
+#include "trace/trace.hpp"
 
 namespace gcmoe::backend {
 
@@ -38,6 +39,7 @@ struct RankSetup {
     std::vector<Plan> plans;
     WaitLimits wait_limits;
     bool poison = false;
+    int trace_events = 0;  // most events that a unit keeps; 0 = no trace
 };
 
 // One launch, as the stream sees it.
@@ -93,6 +95,9 @@ class RankBackend {
     [[nodiscard]] virtual LaunchTimes times() = 0;
     // Where the last launch's units ran; empty where units are not tied to places (CPU).
     [[nodiscard]] virtual Placement placement() = 0;
+    // Adds what the rank's units have recorded since creation; a backend that records nothing adds
+    // nothing (op/validate refuses trace_events there). Callers: no launch is open.
+    virtual void append_trace(trace::Trace* /*out*/) {}
     [[nodiscard]] virtual layout::RankMemory memory(int plan_idx) const = 0;
 };
 

@@ -2,8 +2,7 @@
 
 #include <algorithm>
 
-#include "numerics/bf16.hpp"
-#include "numerics/swiglu.hpp"
+#include "cpu/row_kernels.hpp"
 
 namespace gcmoe::cpu {
 namespace {
@@ -11,64 +10,61 @@ namespace {
 // Packed rows of one first-GEMM task: gate and up of 128 columns.
 constexpr int kTaskRows = 2 * layout::kChunk;
 
-// Decoded rows in the scratch: (rows, chunks) pieces of 128 values with their scales.
+// Decoded rows in the scratch: (chunks, rows) pieces of 128 values with their scales.
 class DecodedRows {
   public:
     DecodedRows(const CpuLaunch& cpu, std::uint32_t rows, std::uint32_t chunks, Scratch* scratch)
-        : rows_(rows), chunks_(chunks), scratch_(scratch) {
-        const bool k32 = cpu.shape->activation_scale == ActivationScale::kUe8m0K32;
-        groups_ = k32 ? layout::kGroupsPerChunk : 1;
+        : rows_(rows), chunks_(chunks), format_(cpu.shape->activation_scale), scratch_(scratch) {
         scratch->values.resize(std::size_t{rows} * chunks * layout::kChunk);
-        scratch->scales.resize(std::size_t{rows} * chunks * static_cast<std::size_t>(groups_));
+        scratch->scales.resize(std::size_t{rows} * chunks * kScalesPerChunk);
+    }
+    void put(std::uint32_t row, std::uint32_t chunk_idx, const CodeWords& codes,
+             std::uint32_t scale_word) {
+        const std::size_t at = std::size_t{chunk_idx} * rows_ + row;
+        decode_codes(codes, scratch_->values.data() + at * layout::kChunk);
+        decode_scale_word(scale_word, format_, scratch_->scales.data() + at * kScalesPerChunk);
     }
     // codes: (128) in natural K order.
     void put(std::uint32_t row, std::uint32_t chunk_idx, const std::uint8_t* codes,
              std::uint32_t scale_word) {
-        const std::size_t at = std::size_t{row} * chunks_ + chunk_idx;
-        decode_codes(codes, layout::kChunk, scratch_->values.data() + at * layout::kChunk);
-        decode_scale_word(scale_word, groups_,
-                          scratch_->scales.data() + at * static_cast<std::size_t>(groups_));
+        CodeWords words;
+        load_code_words(codes, &words);
+        put(row, chunk_idx, words, scale_word);
     }
-    // One chunk of a block out of the ring.
-    void put_chunk(const layout::ChunkedRows& from, std::uint32_t place, std::uint32_t chunk_idx,
-                   layout::KOrder order) {
-        std::uint8_t codes[layout::kChunk];
+    // One chunk of a block out of the ring, which holds rows in the order of the packed weights.
+    void put_chunk(const layout::ChunkedRows& from, std::uint32_t place, std::uint32_t chunk_idx) {
+        CodeWords words;
         for (std::uint32_t row = 0; row < rows_; ++row) {
-            layout::load_chunk_row(from.chunk(place, chunk_idx), static_cast<int>(row), order,
-                                   codes);
-            put(row, chunk_idx, codes, from.scale(place, chunk_idx)[row]);
+            load_code_words(from.chunk(place, chunk_idx), static_cast<int>(row), &words);
+            put(row, chunk_idx, words, from.scale(place, chunk_idx)[row]);
         }
     }
     [[nodiscard]] ActivationRows view() const {
         return {scratch_->values.data(), scratch_->scales.data(), static_cast<int>(rows_),
-                static_cast<int>(chunks_), groups_};
+                static_cast<int>(chunks_)};
     }
 
   private:
     std::uint32_t rows_;
     std::uint32_t chunks_;
-    int groups_ = 1;
+    ActivationScale format_;
     Scratch* scratch_;
 };
 
-// scratch->sums (256 packed rows, rows) of one task -> scratch->activated (rows, 128).
+// Row `row` of the sums of a task with so many packed rows.
+float* sums_of(Scratch* scratch, std::uint32_t row, int packed_rows) {
+    return scratch->sums.data() + std::size_t{row} * static_cast<std::size_t>(packed_rows);
+}
+
+// scratch->sums (rows, 256) of one task -> scratch->activated (rows, 128).
 // bias: (256) of the task in packed order, may be null; weight_of(row) multiplies last.
 template <class WeightOf>
 void activate(const Activation& activation, std::uint32_t rows, const float* bias,
               const WeightOf& weight_of, Scratch* scratch) {
     scratch->activated.resize(std::size_t{rows} * layout::kChunk);
-    for (int column = 0; column < layout::kChunk; ++column) {
-        const int gate_row = layout::first_gemm_packed_row({column, false});
-        const int up_row = layout::first_gemm_packed_row({column, true});
-        const float* gate = scratch->sums.data() + static_cast<std::size_t>(gate_row) * rows;
-        const float* up = scratch->sums.data() + static_cast<std::size_t>(up_row) * rows;
-        for (std::uint32_t row = 0; row < rows; ++row) {
-            const float g = bias != nullptr ? gate[row] + bias[gate_row] : gate[row];
-            const float u = bias != nullptr ? up[row] + bias[up_row] : up[row];
-            const std::size_t at =
-                row * std::size_t{layout::kChunk} + static_cast<std::size_t>(column);
-            scratch->activated[at] = numerics::swiglu(g, u, activation) * weight_of(row);
-        }
+    for (std::uint32_t row = 0; row < rows; ++row) {
+        activate_row({sums_of(scratch, row, kTaskRows), bias, weight_of(row)}, activation,
+                     scratch->activated.data() + std::size_t{row} * layout::kChunk);
     }
 }
 
@@ -97,7 +93,7 @@ void first_gemm(const CpuLaunch& cpu, const BlockTask& task, Scratch* scratch) {
     const auto first_row = static_cast<int>(task.task) * kTaskRows;
     DecodedRows rows(cpu, task.rows, memory.hidden_chunks, scratch);
     for (std::uint32_t c = 0; c < memory.hidden_chunks; ++c) {
-        rows.put_chunk(memory.ring_x(), task.place, c, cpu.weights->order);
+        rows.put_chunk(memory.ring_x(), task.place, c);
     }
     scratch->sums.resize(std::size_t{kTaskRows} * task.rows);
     multiply_fp4(matrix, first_row, kTaskRows, rows.view(), scratch->sums.data());
@@ -129,7 +125,7 @@ void store_activations(const CpuLaunch& cpu, const BlockTask& task, const Scratc
 void load_activation_chunk(const CpuLaunch& cpu, const BlockTask& task, std::uint32_t chunk_idx,
                            Scratch* scratch) {
     DecodedRows rows(cpu, task.rows, cpu.memory.inter_chunks, scratch);
-    rows.put_chunk(cpu.memory.ring_act(), task.place, chunk_idx, cpu.weights->order);
+    rows.put_chunk(cpu.memory.ring_act(), task.place, chunk_idx);
 }
 
 void second_gemm(const CpuLaunch& cpu, const BlockTask& task, Scratch* scratch) {
@@ -145,16 +141,9 @@ void second_gemm(const CpuLaunch& cpu, const BlockTask& task, Scratch* scratch) 
     for (std::uint32_t row = 0; row < task.rows; ++row) {
         const layout::Origin& origin = task.origins[row];
         std::uint8_t* heap = memory.peers.heap(static_cast<int>(origin.rank));
-        std::uint16_t* out = memory.heap.combine_row(heap, origin.slot) + first_row;
-        for (int i = 0; i < columns; ++i) {
-            float z = scratch->sums[static_cast<std::size_t>(i) * task.rows + row];
-            if (weigh) {
-                z = origin.weight * (bias != nullptr ? z + bias[i] : z);
-            } else if (bias != nullptr) {
-                z = z + origin.weight * bias[i];
-            }
-            out[i] = numerics::bf16_from_float(z);
-        }
+        store_result_row(sums_of(scratch, row, columns), {bias, origin.weight, weigh},
+                         static_cast<std::size_t>(columns),
+                         memory.heap.combine_row(heap, origin.slot) + first_row);
     }
 }
 
@@ -204,10 +193,8 @@ void shared_second_gemm(const CpuLaunch& cpu, const SharedTask& task, Scratch* s
     for (std::uint32_t row = 0; row < task.rows; ++row) {
         std::uint16_t* out = memory.at<std::uint16_t>(memory.local.shared_row) +
                              (task.first_token + row) * hidden + first_row;
-        for (int i = 0; i < columns; ++i) {
-            out[i] = numerics::bf16_from_float(
-                scratch->sums[static_cast<std::size_t>(i) * task.rows + row]);
-        }
+        store_result_row(sums_of(scratch, row, columns), {}, static_cast<std::size_t>(columns),
+                         out);
     }
 }
 

@@ -1,6 +1,7 @@
 // What a role's unit on the CPU gets for one launch.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "gcmoe/weights.hpp"
 #include "layout/packed_weights.hpp"
 #include "layout/rank_memory.hpp"
+#include "trace/event.hpp"
 
 namespace gcmoe::cpu {
 
@@ -20,11 +22,29 @@ struct UnitTimes {
     std::uint64_t end_ns = 0;
 };
 
+// Floats at a multiple of 64 bytes, as full vectors are loaded. resize() does not keep what was
+// there if it has to grow.
+class AlignedFloats {
+  public:
+    void resize(std::size_t size) {
+        if (size + kSpare > storage_.size()) storage_.resize(size + kSpare);
+    }
+    [[nodiscard]] float* data() {
+        const auto address = reinterpret_cast<std::uintptr_t>(storage_.data());
+        return storage_.data() + (kAlign - address % kAlign) % kAlign / sizeof(float);
+    }
+
+  private:
+    static constexpr std::size_t kAlign = 64;
+    static constexpr std::size_t kSpare = kAlign / sizeof(float);
+    std::vector<float> storage_;
+};
+
 // Arrays that a unit uses again for every task, so that launches do not allocate.
 struct Scratch {
-    std::vector<float> values;     // (rows, K) decoded codes of the task's rows
-    std::vector<float> scales;     // (rows, scale groups of K)
-    std::vector<float> sums;       // (packed rows of the task, rows)
+    AlignedFloats values;          // (chunks of K, rows, 8, 16) decoded codes of the task's rows
+    AlignedFloats scales;          // (chunks of K, rows, 4)
+    AlignedFloats sums;            // (rows, packed rows of the task)
     std::vector<float> activated;  // (rows, 128) SwiGLU outputs of a first-GEMM task
     std::vector<layout::Origin> origins;
     std::vector<std::uint32_t> counts;
@@ -39,11 +59,13 @@ struct CpuLaunch {
     std::uint64_t wait_limit_ns = 0;
     std::uint16_t* y = nullptr;
     std::int64_t y_stride = 0;
-    UnitTimes* dispatch_times = nullptr;  // (dispatch_units)
-    UnitTimes* compute_times = nullptr;   // (compute_units)
-    UnitTimes* combine_times = nullptr;   // (compute_units)
-    Scratch* dispatch_scratch = nullptr;  // (dispatch_units)
-    Scratch* compute_scratch = nullptr;   // (compute_units)
+    UnitTimes* dispatch_times = nullptr;      // (dispatch_units)
+    UnitTimes* compute_times = nullptr;       // (compute_units)
+    UnitTimes* combine_times = nullptr;       // (compute_units)
+    Scratch* dispatch_scratch = nullptr;      // (dispatch_units)
+    Scratch* compute_scratch = nullptr;       // (compute_units)
+    trace::UnitLog* dispatch_logs = nullptr;  // (dispatch_units); null = no trace
+    trace::UnitLog* compute_logs = nullptr;   // (compute_units), of roles 2 and 3
 };
 
 }  // namespace gcmoe::cpu

@@ -31,9 +31,33 @@ CpuRank::CpuRank(backend::RankSetup setup)
     combine_times_.resize(most_compute_);
     dispatch_scratch_.resize(most_dispatch_);
     compute_scratch_.resize(most_compute_);
+    make_logs();
     std::memset(local_.data() + setup_.local.statistics, 0,
                 std::size_t{setup_.heap.experts_per_rank} * sizeof(std::uint64_t));
     std::memset(local_.data() + setup_.local.state, 0, sizeof(layout::StateWords));
+}
+
+void CpuRank::make_logs() {
+    if (setup_.trace_events == 0) return;
+    const auto capacity = static_cast<std::size_t>(setup_.trace_events);
+    const std::size_t units = std::size_t{most_dispatch_} + most_compute_;
+    events_.resize(units * capacity);
+    for (std::size_t unit = 0; unit < units; ++unit) {
+        logs_.push_back({events_.data() + unit * capacity, static_cast<std::uint32_t>(capacity)});
+    }
+}
+
+void CpuRank::append_trace(trace::Trace* out) {
+    for (std::size_t unit = 0; unit < logs_.size(); ++unit) {
+        const trace::UnitLog& log = logs_[unit];
+        trace::Track track;
+        track.rank = setup_.rank;
+        track.is_dispatch = unit < most_dispatch_;
+        track.unit = static_cast<int>(track.is_dispatch ? unit : unit - most_dispatch_);
+        track.events.assign(log.events, log.events + log.num_events);
+        track.num_dropped = log.num_dropped;
+        out->tracks.push_back(std::move(track));
+    }
 }
 
 CpuRank::~CpuRank() { executor_.reset(); }
@@ -131,6 +155,10 @@ const CpuLaunch& CpuRank::begin_launch() {
     open_.combine_times = combine_times_.data();
     open_.dispatch_scratch = dispatch_scratch_.data();
     open_.compute_scratch = compute_scratch_.data();
+    if (!logs_.empty()) {
+        open_.dispatch_logs = logs_.data();
+        open_.compute_logs = logs_.data() + most_dispatch_;
+    }
     std::fill(dispatch_times_.begin(), dispatch_times_.end(), UnitTimes{});
     std::fill(compute_times_.begin(), compute_times_.end(), UnitTimes{});
     std::fill(combine_times_.begin(), combine_times_.end(), UnitTimes{});

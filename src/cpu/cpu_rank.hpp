@@ -60,6 +60,7 @@ class CpuRank final : public backend::RankBackend {
     bool synchronize() override;
     [[nodiscard]] LaunchTimes times() override;
     [[nodiscard]] Placement placement() override { return {}; }
+    void append_trace(trace::Trace* out) override;
     [[nodiscard]] layout::RankMemory memory(int plan_idx) const override;
 
     void set_executor(std::unique_ptr<RankExecutor> executor) { executor_ = std::move(executor); }
@@ -75,6 +76,8 @@ class CpuRank final : public backend::RankBackend {
     [[nodiscard]] std::uint32_t most_compute_units() const { return most_compute_; }
 
   private:
+    void make_logs();
+
     backend::RankSetup setup_;
     AlignedBytes heap_;
     AlignedBytes local_;
@@ -88,6 +91,8 @@ class CpuRank final : public backend::RankBackend {
     std::vector<UnitTimes> combine_times_;
     std::vector<Scratch> dispatch_scratch_;
     std::vector<Scratch> compute_scratch_;
+    std::vector<trace::Event> events_;  // (units, setup_.trace_events)
+    std::vector<trace::UnitLog> logs_;  // (units): those of role 1 first; empty = no trace
 
     std::mutex queue_mutex_;
     std::deque<backend::LaunchRequest> queue_;

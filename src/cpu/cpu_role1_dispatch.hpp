@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "cpu/cpu_launch.hpp"
+#include "cpu/work_log.hpp"
 #include "protocol/barrier.hpp"
 #include "protocol/done.hpp"
 #include "protocol/generation.hpp"
@@ -132,6 +133,19 @@ void publish_blocks(const CpuLaunch& cpu, const Launch& launch, const Scratch& s
     }
 }
 
+// Unit 0's part: out with the own routing, in with everybody's, and the blocks that follow.
+template <SignalMemory M>
+[[nodiscard]] bool keep_accounts(const CpuLaunch& cpu, const Launch& launch, Scratch* scratch) {
+    std::uint64_t work_ns = begin_work<M>(launch);
+    publish_routing<M>(cpu, launch, scratch);
+    end_work<M>(launch, work_ns, {.kind = trace::Kind::kRoute, .task = 0});
+    if (!receive_routing<M>(cpu, launch, scratch)) return false;
+    work_ns = begin_work<M>(launch);
+    publish_blocks<M>(cpu, launch, *scratch);
+    end_work<M>(launch, work_ns, {.kind = trace::Kind::kRoute, .task = 1});
+    return true;
+}
+
 // Copies one row of a source into row `row` of a ring place: codes, scale words, origin.
 void copy_row(const CpuLaunch& cpu, std::uint32_t source, std::uint32_t slot, std::uint32_t place,
               std::uint32_t row);
@@ -144,11 +158,14 @@ template <SignalMemory M, class Walk>
     UnitTimes& times = cpu.dispatch_times[launch.unit];
     const std::uint32_t units = memory.plan.dispatch_units;
     std::uint32_t copied = 0;
+    std::uint64_t work_ns = 0;
     for (std::uint32_t row = 0; row < rows; ++row) {
         const schedule::SourceRow from = rows_walk->next();
         if (row % units != launch.unit) continue;
-        if (row < units && !protocol::TokenRing<M>::producer_acquire(memory, launch, block))
-            return false;
+        if (row < units) {
+            if (!protocol::TokenRing<M>::producer_acquire(memory, launch, block)) return false;
+            work_ns = begin_work<M>(launch);
+        }
         const std::uint64_t list_idx = memory.source_offset(from.source)[expert] + from.index;
         std::uint32_t slot = 0;
         if (!protocol::received_slot<M>(memory, launch, from.source, list_idx, &slot)) return false;
@@ -163,6 +180,13 @@ template <SignalMemory M, class Walk>
         copied += memory.plan.row_block - rows;
     }
     if (copied != 0) protocol::TokenRing<M>::producer_commit(memory, block, copied);
+    if (launch.unit < rows) {
+        const WorkSite site{.kind = trace::Kind::kFill,
+                            .block = block.index,
+                            .expert = expert,
+                            .task = launch.unit};
+        end_work<M>(launch, work_ns, site);
+    }
     M::pause(0);  // fewer cores than units: role 2 may start on this block now, not after the last
     times.last_work_ns = M::clock_ns();
     return true;
@@ -198,12 +222,8 @@ bool role1_dispatch(const CpuLaunch& cpu, std::uint32_t unit) {
     if (!protocol::begin_launch<M>(cpu.memory, Role::kDispatch, unit, cpu.wait_limit_ns, &launch)) {
         return false;
     }
-    if (unit == 0) {
-        Scratch* scratch = &cpu.dispatch_scratch[unit];
-        publish_routing<M>(cpu, launch, scratch);
-        if (!receive_routing<M>(cpu, launch, scratch)) return false;
-        publish_blocks<M>(cpu, launch, *scratch);
-    }
+    if (cpu.dispatch_logs != nullptr) launch.log = cpu.dispatch_logs + unit;
+    if (unit == 0 && !keep_accounts<M>(cpu, launch, &cpu.dispatch_scratch[unit])) return false;
     if (!protocol::role1_barrier<M>(cpu.memory, launch, 0, 1)) return false;
     if (!pull_rows<M>(cpu, launch)) return false;
     if (unit == 0 && !protocol::keeps<M>(protocol::Rule::kTargetsBeforeBlocks)) {

@@ -12,6 +12,7 @@
 #include "cpu/compute_tasks.hpp"
 #include "cpu/cpu_launch.hpp"
 #include "cpu/launch_order.hpp"
+#include "cpu/work_log.hpp"
 #include "protocol/barrier.hpp"
 #include "protocol/block_list.hpp"
 #include "protocol/done.hpp"
@@ -52,6 +53,8 @@ template <protocol::SignalMemory M>
     if (!find_block<M>(cpu, launch, block, &work)) return false;
     if (!protocol::TokenRing<M>::consumer_wait(memory, launch, block)) return false;
     if (times->first_work_ns == 0) times->first_work_ns = M::clock_ns();
+    WorkSite site{trace::Kind::kFirstGemm, task.block, work.expert, task.index};
+    std::uint64_t work_ns = begin_work<M>(launch);
     const layout::Origin* origins = memory.ring_origins(block.place);
     const auto read_origins = [&] { scratch->origins.assign(origins, origins + work.rows); };
     if (!protocol::keeps<M>(Rule::kReadBeforeL1Release)) {
@@ -60,6 +63,7 @@ template <protocol::SignalMemory M>
     read_origins();
     work.origins = scratch->origins.data();
     first_gemm(cpu, work, scratch);
+    end_work<M>(launch, work_ns, site);
     if (protocol::keeps<M>(Rule::kReadBeforeL1Release)) {
         protocol::TokenRing<M>::consumer_release(memory, block);
     }
@@ -71,10 +75,13 @@ template <protocol::SignalMemory M>
     };
     if (!protocol::keeps<M>(Rule::kOriginsAfterL2Empty)) write_origins();
     if (!protocol::ActivationRing<M>::producer_acquire(memory, launch, block)) return false;
+    work_ns = begin_work<M>(launch);
     store_activations(cpu, work, *scratch);
     if (protocol::keeps<M>(Rule::kOriginsBeforeMask)) write_origins();
     protocol::ActivationRing<M>::producer_commit(memory, block, task.index);
     if (!protocol::keeps<M>(Rule::kOriginsBeforeMask)) write_origins();
+    site.kind = trace::Kind::kRequantise;
+    end_work<M>(launch, work_ns, site);
     return true;
 }
 
@@ -109,6 +116,7 @@ template <protocol::SignalMemory M>
         }
         load_activation_chunk(cpu, work, chunk_idx, scratch);
     }
+    const std::uint64_t work_ns = begin_work<M>(launch);
     const layout::Origin* origins = memory.act_origins(block.place);
     scratch->origins.assign(origins, origins + work.rows);
     work.origins = scratch->origins.data();
@@ -117,6 +125,7 @@ template <protocol::SignalMemory M>
     if (!stores_first) count_off_task<M>(cpu, launch, scratch);
     second_gemm(cpu, work, scratch);
     if (stores_first) count_off_task<M>(cpu, launch, scratch);
+    end_work<M>(launch, work_ns, {trace::Kind::kSecondGemm, task.block, work.expert, task.index});
     return true;
 }
 
@@ -127,13 +136,19 @@ template <protocol::SignalMemory M>
     const std::uint32_t row_block = cpu.memory.plan.row_block;
     const std::uint32_t first = task.block * row_block;
     const SharedTask work{first, std::min(row_block, launch.num_tokens - first), task.index};
-    if (task.kind == schedule::TaskKind::kSharedFirst) {
+    const bool is_first = task.kind == schedule::TaskKind::kSharedFirst;
+    if (!is_first && !protocol::wait_shared<M>(cpu.memory, launch, task.block)) return false;
+    const std::uint64_t work_ns = begin_work<M>(launch);
+    if (is_first) {
         shared_first_gemm(cpu, work, scratch);
         protocol::commit_shared<M>(cpu.memory, task.block);
-        return true;
+    } else {
+        shared_second_gemm(cpu, work, scratch);
     }
-    if (!protocol::wait_shared<M>(cpu.memory, launch, task.block)) return false;
-    shared_second_gemm(cpu, work, scratch);
+    end_work<M>(launch, work_ns,
+                {.kind = is_first ? trace::Kind::kSharedFirst : trace::Kind::kSharedSecond,
+                 .block = task.block,
+                 .task = task.index});
     return true;
 }
 
@@ -162,6 +177,7 @@ bool role2_compute(const CpuLaunch& cpu, std::uint32_t unit) {
     if (!protocol::begin_launch<M>(cpu.memory, Role::kCompute, unit, cpu.wait_limit_ns, &launch)) {
         return false;
     }
+    if (cpu.compute_logs != nullptr) launch.log = cpu.compute_logs + unit;
     if (!cpu.overlap && !protocol::wait_role1_left<M>(cpu.memory, launch)) return false;
     std::uint32_t num_blocks = 0;
     if (!protocol::wait_num_blocks<M>(cpu.memory, launch, &num_blocks)) return false;

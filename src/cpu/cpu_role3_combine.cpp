@@ -1,28 +1,28 @@
 #include "cpu/cpu_role3_combine.hpp"
 
-#include "numerics/bf16.hpp"
+#include <algorithm>
+
+#include "cpu/row_kernels.hpp"
 
 namespace gcmoe::cpu {
 
 void combine_token(const CpuLaunch& cpu, std::uint32_t token, Scratch* scratch) {
     const layout::RankMemory& memory = cpu.memory;
     const auto hidden = static_cast<std::size_t>(cpu.shape->hidden);
-    scratch->sums.assign(hidden, 0.0F);
+    scratch->sums.resize(hidden);
     float* sum = scratch->sums.data();
+    std::fill_n(sum, hidden, 0.0F);
     for (std::uint32_t k = 0; k < memory.heap.topk; ++k) {
         const std::uint64_t slot = std::uint64_t{token} * memory.heap.topk + k;
         const std::int64_t expert = memory.heap.expert_id(memory.own_heap(), slot);
         if (expert < 0 || expert >= cpu.shape->num_experts) continue;
-        const std::uint16_t* row = memory.heap.combine_row(memory.own_heap(), slot);
-        for (std::size_t i = 0; i < hidden; ++i) sum[i] += numerics::bf16_to_float(row[i]);
+        add_bf16_row(memory.heap.combine_row(memory.own_heap(), slot), hidden, sum);
     }
     if (memory.shared_chunks != 0) {
-        const std::uint16_t* row =
-            memory.at<std::uint16_t>(memory.local.shared_row) + token * hidden;
-        for (std::size_t i = 0; i < hidden; ++i) sum[i] += numerics::bf16_to_float(row[i]);
+        add_bf16_row(memory.at<std::uint16_t>(memory.local.shared_row) + token * hidden, hidden,
+                     sum);
     }
-    std::uint16_t* y = cpu.y + static_cast<std::int64_t>(token) * cpu.y_stride;
-    for (std::size_t i = 0; i < hidden; ++i) y[i] = numerics::bf16_from_float(sum[i]);
+    round_to_bf16(sum, hidden, cpu.y + static_cast<std::int64_t>(token) * cpu.y_stride);
 }
 
 }  // namespace gcmoe::cpu

@@ -8,6 +8,7 @@
 
 #include "cpu/cpu_launch.hpp"
 #include "cpu/launch_order.hpp"
+#include "cpu/work_log.hpp"
 #include "protocol/done.hpp"
 #include "protocol/generation.hpp"
 #include "protocol/shared_ready.hpp"
@@ -28,14 +29,17 @@ bool role3_combine(const CpuLaunch& cpu, std::uint32_t unit) {
     protocol::Launch launch;
     if (!protocol::begin_launch<M>(memory, Role::kCombine, unit, cpu.wait_limit_ns, &launch))
         return false;
+    if (cpu.compute_logs != nullptr) launch.log = cpu.compute_logs + unit;
     for (std::uint32_t i = 0; i < memory.heap.num_ranks; ++i) {
         const std::uint32_t peer = (memory.rank() + i) % memory.heap.num_ranks;
         if (!protocol::wait_done<M>(memory, launch, peer)) return false;
     }
+    const std::uint64_t work_ns = begin_work<M>(launch);
     for (std::uint32_t token = unit; token < launch.num_tokens;
          token += memory.plan.compute_units) {
         combine_token(cpu, token, &cpu.compute_scratch[unit]);
     }
+    end_work<M>(launch, work_ns, {.kind = trace::Kind::kCombine, .task = unit});
     const std::uint32_t num_blocks = protocol::low_word(M::load_acquire(memory.num_blocks()));
     const schedule::TaskOrder order = task_order(cpu, num_blocks, launch.num_tokens);
     if (unit == 0 && memory.shared_chunks != 0)

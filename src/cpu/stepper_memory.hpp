@@ -25,6 +25,7 @@ inline StepperClock& stepper_clock() {
 struct StepperMemory {
     using Peer = StepperMemory;
     static constexpr std::uint32_t kPollsPerCheck = 4;  // the fault words are looked at this often
+    static constexpr bool kRecordsWaits = true;
 
     template <class T>
     static T load_relaxed(const T* word) {

@@ -14,6 +14,7 @@ struct ThreadMemory {
     // A sleeping poll takes 0.1 ms: looks at the clock 15 ms apart tell a limit of half a second
     // from one an eighth longer (wait.hpp).
     static constexpr std::uint32_t kPollsPerCheck = 128;
+    static constexpr bool kRecordsWaits = true;
 
     template <class T>
     static T load_relaxed(const T* word) {

@@ -30,10 +30,6 @@
 #include "numerics/e4m3.hpp"
 #include "numerics/scale_window.hpp"
 
-#if defined(__SSSE3__)
-#include <tmmintrin.h>
-#endif
-
 namespace gcmoe::layout {
 
 inline constexpr int kTileRows = 64;     // weight rows of a tile
@@ -203,7 +199,7 @@ GCMOE_HD constexpr int first_gemm_packed_row(FirstGemmRow row) {
     return kTileRows * (row.column / 32) + 16 * (in_tile / 8) + (row.is_up ? 8 : 0) + in_tile % 8;
 }
 
-// --- Row decode for the CPU backend (host only) ----------------------------------------------
+// --- Row decode in scalar code (host only): the reference's, and what SIMD kernels are held to --
 
 // Two E2M1 values per byte, low nibble first.
 constexpr std::array<std::array<float, 2>, 256> make_e2m1_pair_table() {
@@ -223,9 +219,9 @@ inline void decode_four_e2m1(std::uint32_t codes, float* out) {
     std::memcpy(out + 2, kE2m1Pairs[(codes >> 8) & 0xFFU].data(), sizeof(float) * 2);
 }
 
-// decode_fp4_tile_row for any machine: a table of nibble pairs, then one multiply.
+// A table of nibble pairs, then one multiply.
 template <KOrder kOrder>
-void decode_fp4_tile_row_by_pairs(const std::uint8_t* tile, int row, float* out) {
+void decode_fp4_tile_row_in(const std::uint8_t* tile, int row, float* out) {
     for (int quad = 0; quad < 4; ++quad) {
         for (int step = 0; step < 4; ++step) {
             std::uint32_t word;  // little-endian, as the host is
@@ -242,91 +238,6 @@ void decode_fp4_tile_row_by_pairs(const std::uint8_t* tile, int row, float* out)
         float* values = out + group * kScaleGroupK;
         for (int k = 0; k < kScaleGroupK; ++k) values[k] *= scale;
     }
-}
-
-#if defined(__SSSE3__)
-
-// The upper two bytes of the float e2m1 * 2^(v - 13), for the eight magnitudes; the lower two are
-// 0.
-struct OperandBytes {
-    std::uint64_t third;
-    std::uint64_t fourth;
-};
-
-constexpr std::array<OperandBytes, numerics::kWindowOctaves> make_operand_bytes() {
-    std::array<OperandBytes, numerics::kWindowOctaves> table{};
-    for (std::uint8_t v = 0; v < numerics::kWindowOctaves; ++v) {
-        for (std::uint8_t magnitude = 0; magnitude < 8; ++magnitude) {
-            const std::uint64_t bits = numerics::float_to_bits(numerics::e2m1_to_float(magnitude) *
-                                                               numerics::window_operand_scale(v));
-            table[v].third |= (bits >> 16 & 0xFF) << (8 * magnitude);
-            table[v].fourth |= (bits >> 24) << (8 * magnitude);
-        }
-    }
-    return table;
-}
-
-inline constexpr auto kOperandBytes = make_operand_bytes();
-
-// Two words, of window positions v0 and v1, to sixteen floats at out[0..3]. Byte n of magnitudes
-// and bit 7 of byte n of signs belong to weight n of the first word, n + 8 of the second.
-inline void decode_word_pair(__m128i magnitudes, __m128i signs, const OperandBytes& v0,
-                             const OperandBytes& v1, float* const* out) {
-    const auto two = [](std::uint64_t low, std::uint64_t high) {
-        return _mm_set_epi64x(static_cast<long long>(high), static_cast<long long>(low));
-    };
-    const __m128i zero = _mm_setzero_si128();
-    const __m128i index = _mm_or_si128(magnitudes, two(0, 0x0808080808080808ULL));
-    const __m128i third = _mm_shuffle_epi8(two(v0.third, v1.third), index);
-    const __m128i fourth = _mm_or_si128(_mm_shuffle_epi8(two(v0.fourth, v1.fourth), index), signs);
-    const __m128i first_word = _mm_unpacklo_epi8(third, fourth);
-    const __m128i second_word = _mm_unpackhi_epi8(third, fourth);
-    const auto store = [](float* to, __m128i bits) { _mm_storeu_ps(to, _mm_castsi128_ps(bits)); };
-    store(out[0], _mm_unpacklo_epi16(zero, first_word));
-    store(out[1], _mm_unpackhi_epi16(zero, first_word));
-    store(out[2], _mm_unpacklo_epi16(zero, second_word));
-    store(out[3], _mm_unpackhi_epi16(zero, second_word));
-}
-
-// decode_fp4_tile_row with byte shuffles: three times as fast, and as exact, since no float is
-// multiplied.
-template <KOrder kOrder>
-void decode_fp4_tile_row_by_shuffles(const std::uint8_t* tile, int row, float* out) {
-    const __m128i low_three = _mm_set1_epi8(7);
-    const __m128i sign_bit = _mm_set1_epi8(static_cast<char>(0x80));
-    for (int quad = 0; quad < 4; ++quad) {
-        const auto* from = tile + fp4_word_offset(row, quad, 0);
-        const __m128i words = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-        const __m128i even = _mm_and_si128(words, low_three);
-        const __m128i odd = _mm_and_si128(_mm_srli_epi16(words, 4), low_three);
-        const __m128i first_signs = _mm_and_si128(words, sign_bit);
-        const __m128i second_signs = _mm_and_si128(_mm_slli_epi16(words, 4), sign_bit);
-        for (int step = 0; step < 4; step += 2) {
-            float* to[4];
-            for (int i = 0; i < 4; ++i) {
-                to[i] = out + k_of_position(kOrder, {quad, step + i / 2, i % 2, 0});
-            }
-            const int group = kOrder == KOrder::kNatural ? step : quad;
-            const int next_group = kOrder == KOrder::kNatural ? step + 1 : quad;
-            const bool low = step == 0;
-            decode_word_pair(low ? _mm_unpacklo_epi8(even, odd) : _mm_unpackhi_epi8(even, odd),
-                             low ? _mm_unpacklo_epi32(first_signs, second_signs)
-                                 : _mm_unpackhi_epi32(first_signs, second_signs),
-                             kOperandBytes[fp4_tile_scale(tile, row, group)],
-                             kOperandBytes[fp4_tile_scale(tile, row, next_group)], to);
-        }
-    }
-}
-
-#endif
-
-template <KOrder kOrder>
-void decode_fp4_tile_row_in(const std::uint8_t* tile, int row, float* out) {
-#if defined(__SSSE3__)
-    decode_fp4_tile_row_by_shuffles<kOrder>(tile, row, out);
-#else
-    decode_fp4_tile_row_by_pairs<kOrder>(tile, row, out);
-#endif
 }
 
 // The 128 operands e2m1 * 2^(v - 13) of a row, out[k] in natural K order.

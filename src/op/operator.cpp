@@ -17,6 +17,7 @@
 #include "op/validate.hpp"
 #include "plan/choose_plan.hpp"
 #include "protocol/words.hpp"
+#include "trace/chrome_json.hpp"
 
 namespace gcmoe {
 namespace op {
@@ -187,7 +188,7 @@ Status make_backend(OperatorState* state) {
             make_rank(options.backend,
                       {state->shape, state->rank, options.workspace, options.launch_mode,
                        options.device, state->weights, state->heap, state->local, state->plans,
-                       options.wait_limits, options.poison},
+                       options.wait_limits, options.poison, options.trace_events},
                       &group, &state->backend));
         state->backend->init_signals(start_point(options.start));
         return {};
@@ -341,6 +342,31 @@ Statistics Operator::statistics() const {
     Statistics statistics;
     op::ignore_throws([&] { statistics = op::read_statistics(*state_); });
     return statistics;
+}
+
+Status op::collect_trace(const std::vector<Operator*>& ranks, trace::Trace* out) {
+    if (ranks.empty()) return {Code::kBadInput, "trace: no operator was given"};
+    for (Operator* const rank : ranks) {
+        if (rank == nullptr) return {Code::kBadInput, "trace: an operator is null"};
+        const OperatorState& state = rank->state();
+        if (state.options.trace_events == 0) {
+            return {Code::kBadInput,
+                    fmt::format("trace: workspace '{}', rank {} was made with trace_events = 0",
+                                state.options.workspace, state.rank)};
+        }
+        state.backend->append_trace(out);
+    }
+    return {};
+}
+
+Status Operator::trace_json(const std::vector<Operator*>& ranks, const std::string& title,
+                            std::string* out) {
+    return op::guarded(nullptr, [&]() -> Status {
+        trace::Trace trace;
+        GCMOE_RETURN_IF_ERROR(op::collect_trace(ranks, &trace));
+        *out = trace::chrome_json(trace, title);
+        return {};
+    });
 }
 
 namespace op {

@@ -9,6 +9,7 @@
 #include "gcmoe/operator.hpp"
 #include "layout/regions.hpp"
 #include "op/callback_guard.hpp"
+#include "trace/trace.hpp"
 
 namespace gcmoe {
 
@@ -39,6 +40,9 @@ struct Blueprint {
     layout::RegionList symmetric_regions;
     layout::RegionList local_regions;
 };
+// All events of these operators. Errors: as Operator::trace_json.
+Status collect_trace(const std::vector<Operator*>& ranks, trace::Trace* out);
+
 Status make_blueprint(const Shape& shape, const OperatorOptions& options, Blueprint* out);
 
 }  // namespace op

@@ -19,6 +19,9 @@ constexpr int kMaxExpertsPerRank = 1 << 16;
 // Waits count nanoseconds in 64 bits; who wants to wait for longer means for ever.
 constexpr double kMaxWaitSeconds = 1e9;
 
+// 32 MiB a unit.
+constexpr int kMaxTraceEvents = 1 << 20;
+
 Status bad(const std::string& what) { return {Code::kBadConfig, what}; }
 
 Status check_multiple(const char* field, int value) {
@@ -133,6 +136,15 @@ Status validate_options(const Shape& shape, const OperatorOptions& options) {
     if (options.plans.size() > layout::kMaxPlans) {
         return bad(fmt::format("plans: {} given, at most {} per workspace", options.plans.size(),
                                layout::kMaxPlans));
+    }
+    if (options.trace_events < 0 || options.trace_events > kMaxTraceEvents) {
+        return bad(fmt::format("trace_events = {} must be in 0..{} (32 bytes each, every unit)",
+                               options.trace_events, kMaxTraceEvents));
+    }
+    if (options.trace_events != 0 && options.backend != "cpu") {
+        return {Code::kUnsupported,
+                fmt::format("trace_events = {}: backend '{}' records no events yet; cpu does",
+                            options.trace_events, options.backend)};
     }
     GCMOE_RETURN_IF_ERROR(check_known("index_type", static_cast<int>(options.index_type),
                                       static_cast<int>(IndexType::kInt64)));

@@ -14,6 +14,7 @@
 #include "protocol/rules.hpp"
 #include "protocol/signal_memory.hpp"
 #include "protocol/words.hpp"
+#include "trace/event.hpp"
 
 namespace gcmoe::protocol {
 
@@ -24,9 +25,10 @@ struct Launch {
     std::uint32_t num_tokens = 0;
     std::uint32_t unit = 0;  // CTA or worker inside the role
     Role role = Role::kHost;
-    std::uint64_t s0 = 0;        // sequence number of block 0
-    std::uint64_t launches = 0;  // finished launches of this plan before this one
-    std::uint64_t limit_ns = 0;  // 0 = wait for ever
+    std::uint64_t s0 = 0;           // sequence number of block 0
+    std::uint64_t launches = 0;     // finished launches of this plan before this one
+    std::uint64_t limit_ns = 0;     // 0 = wait for ever
+    trace::UnitLog* log = nullptr;  // null = no trace
 };
 
 // What one look at a word says.
@@ -117,6 +119,44 @@ GCMOE_HD constexpr bool first_look_acquires() {
     }
 }
 
+// Notes how long a wait lasted that was not over at the first look, if the unit keeps a log and the
+// policy has kRecordsWaits. Elsewhere it is nothing.
+template <SignalMemory M>
+class WaitRecord {
+  public:
+    GCMOE_HD WaitRecord(const Launch& /*launch*/, const WaitSite& /*site*/) {}
+    GCMOE_HD void begin() {}
+};
+
+template <SignalMemory M>
+requires(M::kRecordsWaits) class WaitRecord<M> {
+  public:
+    WaitRecord(const Launch& launch, const WaitSite& site) : launch_(launch), site_(site) {}
+    WaitRecord(const WaitRecord&) = delete;
+    WaitRecord& operator=(const WaitRecord&) = delete;
+    void begin() {
+        if (launch_.log != nullptr && begin_ns_ == 0) begin_ns_ = M::clock_ns();
+    }
+    ~WaitRecord() {
+        if (begin_ns_ == 0) return;
+        trace::Event event;
+        event.begin_ns = begin_ns_;
+        event.end_ns = M::clock_ns();
+        event.generation = launch_.generation;
+        if (site_.block >= 0) event.block = static_cast<std::uint32_t>(site_.block);
+        if (site_.expert >= 0) event.expert = static_cast<std::uint16_t>(site_.expert);
+        if (site_.peer >= 0) event.peer = static_cast<std::uint8_t>(site_.peer);
+        event.role = static_cast<std::uint8_t>(launch_.role);
+        event.signal = static_cast<std::uint8_t>(site_.signal);
+        trace::record(launch_.log, event);
+    }
+
+  private:
+    const Launch& launch_;
+    const WaitSite& site_;
+    std::uint64_t begin_ns_ = 0;
+};
+
 // Polls `word` with the accesses of `Scope` until `judge(value)` says kReady. `seen` gets that
 // value. Returns false after the deadline, a peer's fault, or a value that judge calls corrupt.
 template <SignalMemory M, ScopedSignals Scope, class Word, class Judge>
@@ -126,6 +166,7 @@ template <SignalMemory M, ScopedSignals Scope, class Word, class Judge>
     // An eighth longer: the rank's one report should name the peer whose counts are missing.
     const std::uint64_t limit_ns = launch.limit_ns + (site.behind_counts ? launch.limit_ns / 8 : 0);
     std::uint64_t start_ns = 0;
+    WaitRecord<M> record(launch, site);
     for (std::uint32_t polls = 0;; ++polls) {
         const bool first = first_look_acquires<Scope>() && polls == 0;
         Word value = first ? Scope::load_acquire(word) : Scope::load_relaxed(word);
@@ -142,6 +183,7 @@ template <SignalMemory M, ScopedSignals Scope, class Word, class Judge>
             report_stall<M>(memory, launch, site, StallCause::kCorrupt, value, 0);
             return false;
         }
+        record.begin();
         if (polls % M::kPollsPerCheck == M::kPollsPerCheck - 1) {
             const std::uint64_t now_ns = M::clock_ns();
             if (start_ns == 0) start_ns = now_ns;

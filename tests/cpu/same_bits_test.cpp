@@ -1,7 +1,8 @@
 // The same inputs give the same bits, whatever runs them: executor, ranks, row block, ring,
-// overlap.
+// overlap, SIMD target.
 #include <gtest/gtest.h>
 
+#include "support/simd_targets.hpp"
 #include "support/virtual_layer.hpp"
 
 namespace gcmoe {
@@ -91,6 +92,12 @@ TEST_F(SameBits, AnyPartition) {
                 << dispatch << " + " << compute;
         }
     }
+}
+
+TEST_F(SameBits, AnySimdTarget) {
+    const auto before = expected();
+    test::for_each_target(
+        [&] { EXPECT_EQ(bits(small_shape(4, 128), {}, plan_with(24, 2)), before); });
 }
 
 TEST_F(SameBits, StepperWithTwentySeeds) {

@@ -1,7 +1,8 @@
 // How the stand-in for ptx::fma rounds.
 //
 // The CPU backend rounds a product before it adds it, role 2 on Hopper does not: its y differs in
-// last bits. With kTwice both do the same operations, and every byte must be equal.
+// last bits. With kTwice, and where scales are powers of two, so that the order of sums does not
+// show, every byte must be equal.
 #pragma once
 
 namespace gcmoe::host_stub {

@@ -1,18 +1,21 @@
 // The roles' own sources, executed on the host, against the CPU backend.
 //
 // Signals, dispatch buffers and statistics: equal byte for byte, always.
-// y and the second GEMM's inputs: equal byte for byte while the stand-in for ptx::fma rounds the
-// product as well, which is what the CPU backend does (FmaRounding::kTwice). All else is the same
-// arithmetic: sums of 128 products of FP4 or FP8 codes fit FP32 here, so their order does not
-// matter, and the shared expert's scales are powers of two. With the instruction's one rounding
-// (kOnce) last bits differ; then every stage is judged against the reference layer. The stand-in's
-// wgmma is exact, so the CPU's tolerance holds, not Hopper's.
+// y and the second GEMM's inputs, while the stand-in for ptx::fma rounds the product as well
+// (FmaRounding::kTwice): equal byte for byte with UE8M0 scales, where all factors are powers of two
+// and no order of sums matters. With FP32 scales the CPU's order (16 lanes over all of K) and its
+// own exp() show in last bits: scales within 2e-6, codes at most one step off and few, y close.
+// With the instruction's one rounding (kOnce) every stage is judged against the reference layer.
+// The stand-in's wgmma is exact, so the CPU's tolerance holds, not Hopper's.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <ostream>
 
 #include "host_stub/host_roles.hpp"
+#include "numerics/bf16.hpp"
+#include "numerics/bits.hpp"
 #include "op/operator_state.hpp"
 #include "reference/judge.hpp"
 #include "support/rank_outputs.hpp"
@@ -145,6 +148,46 @@ void expect_same_activations(const OperatorState& host, const OperatorState& cpu
     EXPECT_TRUE(same(host.local.capture_act_scale, slots * inter / 32));
 }
 
+// FP32 scales: 2e-6 of each other; codes: one step apart, in one of 200 at most.
+void expect_close_activations(const OperatorState& host, const OperatorState& cpu) {
+    const std::uint64_t slots = host.heap.num_ranks * host.heap.max_slots();
+    const auto inter = static_cast<std::uint64_t>(host.shape.inter);
+    const std::uint8_t* codes = host.backend->host_view().local + host.local.capture_act;
+    const std::uint8_t* cpu_codes = cpu.backend->host_view().local + cpu.local.capture_act;
+    std::uint64_t num_off = 0;
+    for (std::uint64_t i = 0; i < slots * inter; ++i) {
+        const int steps = std::abs(int{codes[i]} - int{cpu_codes[i]});
+        ASSERT_LE(steps, 1) << "code " << i << ": " << int{codes[i]} << ", " << int{cpu_codes[i]};
+        num_off += static_cast<std::uint64_t>(steps);
+    }
+    EXPECT_LE(num_off * 200, slots * inter);
+    const auto* scales = reinterpret_cast<const std::uint32_t*>(host.backend->host_view().local +
+                                                                host.local.capture_act_scale);
+    const auto* cpu_scales = reinterpret_cast<const std::uint32_t*>(cpu.backend->host_view().local +
+                                                                    cpu.local.capture_act_scale);
+    for (std::uint64_t i = 0; i < slots * inter / 128; ++i) {
+        if (scales[i] == cpu_scales[i]) continue;  // unused slots: poison
+        const float scale = numerics::bits_to_float(scales[i]);
+        const float cpu_scale = numerics::bits_to_float(cpu_scales[i]);
+        ASSERT_LE(std::abs(scale - cpu_scale), 2e-6F * cpu_scale) << "scale " << i;
+    }
+}
+
+// Relative L2 of what differs.
+void expect_close_outputs(const std::vector<std::uint16_t>& host,
+                          const std::vector<std::uint16_t>& cpu) {
+    ASSERT_EQ(host.size(), cpu.size());
+    double error = 0;
+    double size = 0;
+    for (std::size_t i = 0; i < cpu.size(); ++i) {
+        const auto want = static_cast<double>(numerics::bf16_to_float(cpu[i]));
+        const double off = static_cast<double>(numerics::bf16_to_float(host[i])) - want;
+        error += off * off;
+        size += want * want;
+    }
+    EXPECT_LE(std::sqrt(error / size), 2e-3);
+}
+
 class HostRoles : public testing::TestWithParam<HostCase> {
   protected:
     // One launch on both; y of the CPU backend.
@@ -174,13 +217,21 @@ class HostRoles : public testing::TestWithParam<HostCase> {
     HostRanks ranks_{&on_host_, inputs_};
 };
 
-TEST_P(HostRoles, SameBytesAsTheCpuBackend) {
+TEST_P(HostRoles, FollowTheCpuBackend) {
     for (int n = 0; n < 2; ++n) {
         const auto want = launch(FmaRounding::kTwice);
         for (int rank = 0; rank < which_.shape.num_ranks; ++rank) {
             SCOPED_TRACE(rank);
-            expect_same_activations(on_host_.op(rank).state(), on_cpu_.op(rank).state());
-            EXPECT_TRUE(ranks_.y(rank) == want[static_cast<std::size_t>(rank)]);
+            const OperatorState& host = on_host_.op(rank).state();
+            const OperatorState& cpu = on_cpu_.op(rank).state();
+            const auto& want_y = want[static_cast<std::size_t>(rank)];
+            if (which_.shape.activation_scale == ActivationScale::kUe8m0K32) {
+                expect_same_activations(host, cpu);
+                EXPECT_TRUE(ranks_.y(rank) == want_y);
+            } else {
+                expect_close_activations(host, cpu);
+                expect_close_outputs(ranks_.y(rank), want_y);
+            }
         }
     }
 }

@@ -5,7 +5,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <random>
 #include <set>
 #include <utility>
@@ -190,30 +189,6 @@ TEST(WeightTile, RowDecodeIsGetTimesScale) {
                 const int v = fp4_tile_scale(tile.data(), row, k / 32);
                 ASSERT_EQ(values[k], std::ldexp(weight, v - 13)) << row << ' ' << k;
                 ASSERT_EQ(std::signbit(values[k]), std::signbit(weight));
-            }
-        }
-    }
-}
-
-TEST(WeightTile, BothRowDecodersGiveTheSameBits) {
-    std::mt19937 random(6);
-    for (const KOrder order : kOrders) {
-        for (int round = 0; round < 27; ++round) {
-            std::vector<std::uint8_t> tile(kFp4TileBytes);
-            for (auto& byte : tile) byte = static_cast<std::uint8_t>(random());
-            for (int at = 4096; at < kFp4TileBytes; ++at) {
-                tile[static_cast<std::size_t>(at)] = static_cast<std::uint8_t>(random() % 27);
-            }
-            for (int row = 0; row < 64; ++row) {
-                float used[128];
-                float by_pairs[128];
-                decode_fp4_tile_row(tile.data(), row, order, used);
-                if (order == KOrder::kNatural) {
-                    decode_fp4_tile_row_by_pairs<KOrder::kNatural>(tile.data(), row, by_pairs);
-                } else {
-                    decode_fp4_tile_row_by_pairs<KOrder::kQuadBlock>(tile.data(), row, by_pairs);
-                }
-                ASSERT_EQ(std::memcmp(used, by_pairs, sizeof(used)), 0) << row;
             }
         }
     }

@@ -1,4 +1,6 @@
 // gcmoe run: one MoE layer over all ranks, verified.
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <memory>
@@ -8,6 +10,7 @@
 #include "run_layer.hpp"
 #include "run_options.hpp"
 #include "run_report.hpp"
+#include "run_trace.hpp"
 #include "run_verify.hpp"
 
 namespace gcmoe::cli {
@@ -38,7 +41,8 @@ Status run_layer(const RunOptions& options, int* exit_code) {
             save_inputs(options.save_inputs_path, shape, run.layer.hidden, index_type, run.inputs));
     }
     GCMOE_RETURN_IF_ERROR(pack_weights(options, &run));
-    GCMOE_RETURN_IF_ERROR(launch_layer(options, &run));
+    trace::Trace trace;
+    GCMOE_RETURN_IF_ERROR(launch_traced(options, &run, &trace));
     Verdict verdict;
     GCMOE_RETURN_IF_ERROR(verify_run(options, &run, &verdict));
     if (!options.out_path.empty()) {
@@ -46,8 +50,9 @@ Status run_layer(const RunOptions& options, int* exit_code) {
     }
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     if (options.console.json) {
-        print_run_json(options, run, verdict, seconds.count());
+        print_run_json(options, run, verdict, seconds.count(), trace);
     } else {
+        if (!options.trace_path.empty()) fmt::print("{}\n", trace_line(options, trace));
         print_run_report(options, run, verdict, seconds.count());
     }
     const bool left_out = options.no_verify && run.difference.empty();

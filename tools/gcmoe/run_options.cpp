@@ -75,6 +75,11 @@ void add_execution_options(CLI::App& command, RunOptions* options) {
         ->group(group);
     command.add_flag("--no-verify", options->no_verify, "Do not compare with the reference")
         ->group(group);
+    add("--trace", &options->trace_path,
+        "Write what every unit did when, as JSON for ui.perfetto.dev and chrome://tracing")
+        ->type_name("FILE");
+    add("--trace-events", &options->trace_events,
+        "Events that a unit keeps, 32 bytes each; more are counted only (16384)");
     add_gpu_options(command, &options->gpu);
 }
 
@@ -121,7 +126,8 @@ Status check_paths(const RunOptions& options) {
         return option_error(option, path, fmt::format("would overwrite {} {}", other, other_path));
     };
     for (const auto& [option, path] : {std::pair{"--out", options.out_path},
-                                       std::pair{"--save-inputs", options.save_inputs_path}}) {
+                                       std::pair{"--save-inputs", options.save_inputs_path},
+                                       std::pair{"--trace", options.trace_path}}) {
         GCMOE_RETURN_IF_ERROR(check(option, path, "--inputs", options.inputs_path));
         GCMOE_RETURN_IF_ERROR(
             check(option, path, "files of --checkpoint", options.layer.checkpoint));
@@ -129,6 +135,9 @@ Status check_paths(const RunOptions& options) {
             GCMOE_RETURN_IF_ERROR(check(option, path, "--packed", packed));
         }
     }
+    GCMOE_RETURN_IF_ERROR(
+        check("--trace", options.trace_path, "--save-inputs", options.save_inputs_path));
+    GCMOE_RETURN_IF_ERROR(check("--trace", options.trace_path, "--out", options.out_path));
     return check("--out", options.out_path, "--save-inputs", options.save_inputs_path);
 }
 
@@ -237,6 +246,7 @@ Status check_run_options(const RunOptions& options) {
     GCMOE_RETURN_IF_ERROR(parse_shared_experts(options.gpu, &shared_experts));
     GCMOE_RETURN_IF_ERROR(check_at_least("--capacity", options.capacity, 0));
     GCMOE_RETURN_IF_ERROR(check_at_least("--launches", options.launches, 1));
+    GCMOE_RETURN_IF_ERROR(check_at_least("--trace-events", options.trace_events, 1));
     GCMOE_RETURN_IF_ERROR(check_at_least("--deadline", options.deadline_s, 0.0));
     GCMOE_RETURN_IF_ERROR(
         check_at_least("--resident-units", options.resident_units.value_or(0), 0));
@@ -313,6 +323,7 @@ OperatorOptions operator_options(const RunOptions& options, int capacity) {
     (void)parse_shared_experts(options.gpu, &out.plans.front().shared_experts);
     out.wait_limits = {options.deadline_s, options.deadline_s};
     out.capture = !options.no_verify;
+    if (!options.trace_path.empty()) out.trace_events = options.trace_events;
     return out;
 }
 

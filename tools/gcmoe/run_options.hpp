@@ -43,6 +43,8 @@ struct RunOptions {
     double deadline_s = 300.0;
     bool allow_inexact = false;
     bool no_verify = false;
+    std::string trace_path;  // empty = no trace
+    int trace_events = 16384;
 };
 
 void add_run_options(CLI::App& command, RunOptions* options);

@@ -266,7 +266,7 @@ void print_run_report(const RunOptions& options, const LayerRun& run, const Verd
 }
 
 void print_run_json(const RunOptions& options, const LayerRun& run, const Verdict& verdict,
-                    double seconds) {
+                    double seconds, const trace::Trace& trace) {
     const std::vector<Statistics> statistics = all_statistics(run);
     const Timeline timeline = make_timeline(statistics);
     std::uint64_t laps = 0;
@@ -293,6 +293,11 @@ void print_run_json(const RunOptions& options, const LayerRun& run, const Verdic
     object["roles"] = roles_json(timeline);
     object["overlap"] = overlap_json(options, timeline);
     object["ring"] = {{"blocks", blocks}, {"laps", laps}};
+    if (!options.trace_path.empty()) {
+        object["trace"] = {{"file", options.trace_path},
+                           {"events", trace.num_events()},
+                           {"dropped_events", trace.num_dropped()}};
+    }
     object["expert_rows"] = expert_rows(statistics, options.launches);
     print_json(object);
 }

@@ -3,12 +3,13 @@
 
 #include "run_layer.hpp"
 #include "run_verify.hpp"
+#include "trace/trace.hpp"
 
 namespace gcmoe::cli {
 
 void print_run_report(const RunOptions& options, const LayerRun& run, const Verdict& verdict,
                       double seconds);
 void print_run_json(const RunOptions& options, const LayerRun& run, const Verdict& verdict,
-                    double seconds);
+                    double seconds, const trace::Trace& trace);
 
 }  // namespace gcmoe::cli

@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+"""Draws a trace of `gcmoe trace` as an SVG picture; needs nothing but Python.
+
+  scripts/render_trace.py TRACE.json [--out PICTURE.svg] [--generation N] [--width PIXELS]
+
+One row per unit, ranks below each other, time to the right. Waits are pale, work has one colour a
+kind. Without --out the picture goes to stdout; without --generation all launches are drawn.
+Exit status 2: the file is no trace, with the reason.
+"""
+
+import argparse
+import json
+import sys
+from html import escape
+
+# kind -> (class, fill, what the legend says)
+KINDS = {
+    "route": ("k0", "#7a5195", "role 1: accounts"),
+    "fill": ("k1", "#2f6fb3", "role 1: fills a block"),
+    "first GEMM": ("k2", "#2e8b57", "role 2: first GEMM"),
+    "requantise": ("k3", "#9ccc65", "role 2: requantise"),
+    "second GEMM": ("k4", "#e08214", "role 2: second GEMM"),
+    "shared first GEMM": ("k5", "#17859b", "shared expert: first GEMM"),
+    "shared second GEMM": ("k6", "#6cc5d3", "shared expert: second GEMM"),
+    "combine": ("k7", "#c0392b", "role 3: combine"),
+    "wait": ("k8", "#dcdcdc", "waits for a signal"),
+}
+LEFT, RIGHT, TOP, ROW, GAP, RANK_GAP = 118, 16, 34, 16, 3, 10
+LEGEND_ROW, LEGEND_COLUMNS = 16, 3
+SMALLEST = 0.5  # pixels: no event disappears
+
+
+class NoTrace(Exception):
+    """The file is not what `gcmoe trace` writes."""
+
+
+def load(path, generation):
+    """(title, {(pid, tid): (rank name, unit name)}, spans, dropped events)"""
+    try:
+        with open(path, encoding="utf-8") as file:
+            data = json.load(file)
+        names, ranks, spans = {}, {}, []
+        for event in data["traceEvents"]:
+            key = (event["pid"], event["tid"])
+            if event["name"] == "process_name":
+                ranks[event["pid"]] = event["args"]["name"]
+            elif event["name"] == "thread_name":
+                names[key] = event["args"]["name"]
+            elif generation in (None, event["args"]["generation"]):
+                spans.append((key, event["ts"], event["ts"] + event["dur"], event))
+        other = data["otherData"]
+        units = {key: (ranks[key[0]], name) for key, name in names.items()}
+        for key, _, _, event in spans:
+            if key not in units:
+                raise NoTrace(f"event '{event['name']}' belongs to no named thread: {key}")
+            if event["args"]["kind"] not in KINDS:
+                raise NoTrace(f"kind '{event['args']['kind']}' is unknown")
+        return other["title"], units, spans, other["dropped_events"]
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise NoTrace(str(error)) from error
+    except (KeyError, TypeError) as error:
+        raise NoTrace(f"no trace of gcmoe: {error!r} is missing or of another type") from error
+
+
+def rows_of(units):
+    """{unit: y of its row}, [(y, rank name)], height of all rows"""
+    places, labels, y, last = {}, [], TOP, None
+    for key in sorted(units):
+        if last is not None:
+            y += RANK_GAP if key[0] != last else GAP
+        if key[0] != last:
+            labels.append((y, units[key][0]))
+        places[key], last = y, key[0]
+        y += ROW
+    return places, labels, y
+
+
+def tick_step(span_us):
+    """A round step that gives 5 to 12 ticks."""
+    step = 1.0
+    while span_us / step > 12:
+        step *= 2.5 if str(step).startswith("2") else 2
+    while span_us / step < 5:
+        step /= 2
+    return step
+
+
+def axis(origin, end, scale, bottom):
+    """Lines of the time axis: the ticks and their labels, in microseconds."""
+    step, tick = tick_step(end - origin), 0
+    while tick * step <= end - origin:
+        x = LEFT + tick * step * scale
+        yield f'<path class="t" d="M{x:.1f} {TOP - 4}V{bottom + 2}"/>'
+        yield f'<text x="{x:.1f}" y="{bottom + 14}" text-anchor="middle">{tick * step:g}</text>'
+        tick += 1
+    yield f'<text x="{LEFT - 8}" y="{bottom + 14}" text-anchor="end">microseconds</text>'
+
+
+def tooltip(event):
+    args = event["args"]
+    parts = [f"{key} {args[key]}" for key in ("block", "expert", "task", "peer") if key in args]
+    return f"{event['name']}: {', '.join(parts + [format(event['dur'], '.1f') + ' us'])}"
+
+
+def legend(kinds, y, width):
+    column_width = (width - LEFT - RIGHT) / LEGEND_COLUMNS
+    for number, kind in enumerate(kind for kind in KINDS if kind in kinds):
+        x = LEFT + number % LEGEND_COLUMNS * column_width
+        top = y + number // LEGEND_COLUMNS * LEGEND_ROW
+        yield f'<rect class="{KINDS[kind][0]}" x="{x:.0f}" y="{top}" width="10" height="10"/>'
+        yield f'<text x="{x + 15:.0f}" y="{top + 9}">{KINDS[kind][2]}</text>'
+
+
+def style():
+    fills = "".join(f".{name}{{fill:{fill}}}" for name, fill, _ in KINDS.values())
+    return ("<style>text{font:11px sans-serif;fill:#222}.h{font-weight:bold}"
+            f".b{{fill:#f6f6f6}}.t{{stroke:#bbb;stroke-width:.5}}{fills}</style>")
+
+
+def render(title, units, spans, dropped, width):
+    """The picture's lines."""
+    places, labels, bottom = rows_of(units)
+    origin = min((begin for _, begin, _, _ in spans), default=0.0)
+    end = max((stop for _, _, stop, _ in spans), default=1.0)
+    end = max(end, origin + 1e-3)
+    scale = (width - LEFT - RIGHT) / (end - origin)
+    kinds = {event["args"]["kind"] for _, _, _, event in spans}
+    legend_rows = -(-len(kinds) // LEGEND_COLUMNS)
+    height = bottom + 28 + legend_rows * LEGEND_ROW
+    yield (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+           f'viewBox="0 0 {width} {height}">')
+    yield style()
+    yield '<rect width="100%" height="100%" fill="#fff"/>'
+    missing = f"; {dropped} events did not fit and are missing" if dropped else ""
+    yield f'<text class="h" x="{LEFT}" y="16">{escape(title + missing)}</text>'
+    for key, y in places.items():
+        yield f'<rect class="b" x="{LEFT}" y="{y}" width="{width - LEFT - RIGHT}" height="{ROW}"/>'
+        yield f'<text x="{LEFT - 8}" y="{y + 12}" text-anchor="end">{escape(units[key][1])}</text>'
+    for y, name in labels:
+        yield f'<text class="h" x="6" y="{y + 12}">{escape(name.replace("rank ", "r"))}</text>'
+    yield from axis(origin, end, scale, bottom)
+    # Waits first: a task that is too narrow for its place stays visible.
+    work_last = sorted(spans, key=lambda span: span[3]["args"]["kind"] != "wait")
+    for key, begin, stop, event in work_last:
+        kind = event["args"]["kind"]
+        x, length = LEFT + (begin - origin) * scale, max((stop - begin) * scale, SMALLEST)
+        inset = 5 if kind == "wait" else 1
+        yield (f'<rect class="{KINDS[kind][0]}" x="{x:.1f}" y="{places[key] + inset}" '
+               f'width="{length:.1f}" height="{ROW - 2 * inset}">'
+               f"<title>{escape(tooltip(event))}</title></rect>")
+    yield from legend(kinds, bottom + 24, width)
+    yield "</svg>"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("trace", help="what `gcmoe trace` or `gcmoe run --trace` wrote")
+    parser.add_argument("--out", help="the SVG file (stdout)")
+    parser.add_argument("--generation", type=int, help="one launch only")
+    parser.add_argument("--width", type=int, default=1200, help="pixels (1200)")
+    options = parser.parse_args()
+    if options.width < 400:
+        parser.error(f"--width {options.width}: must be at least 400")
+    try:
+        title, units, spans, dropped = load(options.trace, options.generation)
+    except NoTrace as error:
+        print(f"render_trace.py: {options.trace}: {error}", file=sys.stderr)
+        return 2
+    picture = "\n".join(render(title, units, spans, dropped, options.width)) + "\n"
+    if options.out is None:
+        sys.stdout.write(picture)
+        return 0
+    with open(options.out, "w", encoding="utf-8") as file:
+        file.write(picture)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
