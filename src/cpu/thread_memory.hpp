@@ -1,5 +1,5 @@
-// SignalMemory for threads of one process: std::atomic_ref on plain words. Both scopes are the same
-// here.
+// SignalMemory for threads, of one process or of several that map the same memory: std::atomic_ref
+// on plain words. Both scopes are the same here.
 #pragma once
 
 #include <atomic>
@@ -8,6 +8,10 @@
 #include <thread>
 
 namespace gcmoe::cpu {
+
+// Without a lock anywhere, which another process would not see: the words alone carry the protocol.
+static_assert(std::atomic_ref<std::uint32_t>::is_always_lock_free);
+static_assert(std::atomic_ref<std::uint64_t>::is_always_lock_free);
 
 struct ThreadMemory {
     using Peer = ThreadMemory;
