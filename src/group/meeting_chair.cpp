@@ -191,30 +191,40 @@ Status MeetingChair::judge_configurations() const {
     return {Code::kBadConfig, fmt::format("{}: ranks differ: {}", seats_[0].hello.subject, text)};
 }
 
-// Memory of the session before may be used again only if nobody is left who could write to it.
-Status MeetingChair::judge_memory() const {
-    if (!is_restart()) return {};
-    const std::string& subject = seats_[0].hello.subject;
-    Configuration wishes[2];
+// A rank that some other remembers as another process, or not at all; -1 = none.
+int MeetingChair::find_newcomer() const {
+    const std::vector<std::uint64_t> now = members();
     for (std::size_t rank = 0; rank < seats_.size(); ++rank) {
-        const Hello& hello = seats_[rank].hello;
-        const bool comes_new = !hello.is_reset || hello.members != members();
+        if (!seats_[rank].hello.is_reset) return static_cast<int>(rank);
         for (const Seat& other : seats_) {
-            if (!other.hello.is_reset || other.hello.move || !comes_new) continue;
-            return {Code::kBadInput,
-                    fmt::format("{}: a reset without move uses memory again, and rank {} was not "
-                                "in the session before with the same peers: a lost rank may still "
-                                "write there; reset with move on all ranks",
-                                subject, rank)};
-        }
-        const Hello& first = seats_[0].hello;
-        if (hello.is_reset && first.is_reset && hello.move != first.move) {
-            return {Code::kBadConfig,
-                    fmt::format("{}: ranks differ: move = {} on rank 0 but move = {} on rank {}",
-                                subject, first.move, hello.move, rank)};
+            const std::vector<std::uint64_t>& known = other.hello.members;
+            if (!other.hello.is_reset) continue;
+            if (rank >= known.size() || known[rank] != now[rank]) return static_cast<int>(rank);
         }
     }
-    return {};
+    return -1;
+}
+
+// Memory of the session before may be used again only if nobody is left who could write to it.
+Status MeetingChair::judge_memory() const {
+    const auto keeps = [](const Seat& one) { return one.hello.is_reset && !one.hello.move; };
+    const auto moves = [](const Seat& one) { return one.hello.is_reset && one.hello.move; };
+    const auto keeper = std::find_if(seats_.begin(), seats_.end(), keeps);
+    if (keeper == seats_.end()) return {};
+    const std::string& subject = seats_[0].hello.subject;
+    const auto mover = std::find_if(seats_.begin(), seats_.end(), moves);
+    if (mover != seats_.end()) {
+        return {Code::kBadConfig,
+                fmt::format("{}: ranks differ: move = false on rank {} but move = true on rank {}",
+                            subject, keeper - seats_.begin(), mover - seats_.begin())};
+    }
+    const int newcomer = find_newcomer();
+    if (newcomer < 0) return {};
+    return {Code::kBadInput,
+            fmt::format("{}: a reset without move uses memory again, and rank {} is another "
+                        "process than in the session before: the lost one may still write there; "
+                        "reset with move on all ranks",
+                        subject, newcomer)};
 }
 
 std::vector<std::uint64_t> MeetingChair::members() const {

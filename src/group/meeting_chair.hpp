@@ -45,6 +45,7 @@ class MeetingChair {
     [[nodiscard]] Status judge_presence(double wait_s) const;
     [[nodiscard]] Status judge_configurations() const;
     [[nodiscard]] Status judge_memory() const;
+    [[nodiscard]] int find_newcomer() const;
     [[nodiscard]] bool is_restart() const;
     [[nodiscard]] std::vector<std::uint64_t> members() const;
     [[nodiscard]] Status ready_of(int rank, const Deadline& deadline);

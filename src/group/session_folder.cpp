@@ -30,12 +30,15 @@ Status refuse(const std::string& path, const std::string& why) {
     return {Code::kBadInput, fmt::format("session folder '{}' {}", path, why)};
 }
 
+Status check_path(const std::string& path) {
+    if (socket_path(path).size() <= kMostPathBytes) return {};
+    return refuse(path, fmt::format("is too long: a socket in it would have a path of {} bytes, "
+                                    "at most {} are possible",
+                                    socket_path(path).size(), kMostPathBytes));
+}
+
 // Opens the folder and judges what it is. An empty descriptor with an Ok status: nothing is there.
 Status open_folder(const std::string& path, UniqueFd* out) {
-    if (socket_path(path).size() > kMostPathBytes) {
-        return refuse(path, fmt::format("has a path of {} bytes; a socket in it may have {}",
-                                        path.size(), kMostPathBytes));
-    }
     UniqueFd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     if (!folder.is_open()) {
         if (errno == ENOENT) return {};
@@ -117,6 +120,7 @@ Status draw_random(void* out, std::size_t bytes) {
 }
 
 Status OwnedFolder::open(const std::string& path, bool keep_token, OwnedFolder* out) {
+    GCMOE_RETURN_IF_ERROR(check_path(path));
     OwnedFolder owned;
     GCMOE_RETURN_IF_ERROR(lock_folder(path, &owned.lock_));
     const int folder = owned.lock_.get();
@@ -150,6 +154,7 @@ OwnedFolder::~OwnedFolder() {
 }
 
 Status find_session(const std::string& path, const Deadline& deadline, Token* out) {
+    GCMOE_RETURN_IF_ERROR(check_path(path));
     for (;;) {
         UniqueFd folder;
         GCMOE_RETURN_IF_ERROR(open_folder(path, &folder));

@@ -17,6 +17,7 @@ double now_s() {
 }
 
 int tokens_of(int rank, std::uint64_t seed) {
+    if (seed >= kFullSeed) return kCapacity;
     return static_cast<int>((static_cast<std::uint64_t>(rank) * 3 + seed) % (kCapacity + 1));
 }
 

@@ -17,6 +17,9 @@ inline constexpr int kCapacity = 5;
 // Experts divide by 1, 2, 3, 4, 6 and 12 ranks.
 Shape process_shape(int num_ranks);
 OperatorOptions process_options(double steady_s = 30);
+// From here on all ranks have kCapacity tokens, and every rank has rows from every rank.
+inline constexpr std::uint64_t kFullSeed = 1000;
+
 // Inputs of one launch on every rank; token counts differ from rank to rank and seed to seed.
 std::vector<reference::RankInputs> process_inputs(const Shape& shape, std::uint64_t seed);
 // y of every rank on threads of one process. Starts threads: after the last fork.
