@@ -202,6 +202,7 @@ void add_run_options(CLI::App& command, RunOptions* options) {
     add_activation_options(command, &options->layer);
     add_input_options(command, options);
     add_execution_options(command, options);
+    add_process_options(command, &options->processes);
     add_console_options(command, &options->console);
 }
 
@@ -238,7 +239,7 @@ Status check_run_options(const RunOptions& options) {
         }
     }
     GCMOE_RETURN_IF_ERROR(check_word("--backend", options.backend, names));
-    return {};
+    return check_process_options(options.processes, options.backend, options.executor);
 }
 
 Status count_ranks(const RunOptions& options, int* num_ranks) {
