@@ -15,9 +15,9 @@ static_assert(std::atomic_ref<std::uint64_t>::is_always_lock_free);
 
 struct ThreadMemory {
     using Peer = ThreadMemory;
-    // A sleeping poll takes 0.1 ms: looks at the clock 15 ms apart tell a limit of half a second
-    // from one an eighth longer (wait.hpp).
-    static constexpr std::uint32_t kPollsPerCheck = 128;
+    // A sleeping poll takes 0.1 ms, and on a machine with ten waiting threads a core 40 ms: looks
+    // at the clock must not be many polls apart, or limits run out seconds late.
+    static constexpr std::uint32_t kPollsPerCheck = 4;
 
     template <class T>
     static T load_relaxed(const T* word) {

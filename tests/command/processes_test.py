@@ -190,6 +190,17 @@ class ProcessesTest(unittest.TestCase):
         process.communicate()
         wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in ranks))
 
+    def test_check_judges_suites_through_processes(self):
+        result = subprocess.run([COMMAND, "check", "--case", "v4-flash-t4", "--spawn", "--json"],
+                                check=False, capture_output=True, text=True, timeout=120)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertIn("16 of 16 rank checks passed", result.stdout)
+        self.assertIn("ranks as processes with the bits of threads", result.stdout)
+        report = json.loads(result.stdout.splitlines()[-1])
+        self.assertIs(report["processes"], True)
+        self.assertEqual((report["rank_checks"], report["failed"]), (16, 0))
+        self.assert_nothing_left()
+
     def test_a_folder_that_others_can_reach(self):
         os.mkdir(self.session)
         os.chmod(self.session, 0o755)

@@ -1,4 +1,6 @@
 // How ranks in processes find each other, or hear why not: all the same sentence, in bounded time.
+//   build/cpu/tests/test_processes --gtest_filter='Rendezvous*' | grep '^|'
+// prints the rows of docs/processes.md about meetings.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -21,6 +23,10 @@ using namespace test;
 double now_s() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
         .count();
+}
+
+void print_row(const char* fault, const char* phase, const char* named, double seconds) {
+    std::printf("| %s | %s | all others stall | %s | %.2f |\n", fault, phase, named, seconds);
 }
 
 HostOptions host(const std::string& session, int rank, int num_ranks, double wait_s) {
@@ -170,14 +176,16 @@ TEST(Rendezvous, RankThatNeverComesIsNamedToAll) {
     }
     EXPECT_LT(now_s() - begin, 1.5);
     EXPECT_FALSE(session.exists());
+    print_row("never comes", "meeting", "ranks 2 and 3", now_s() - begin);
 }
 
 TEST(Rendezvous, RankZeroThatNeverComesIsNamed) {
     const ScratchPath session;
     const double begin = now_s();
-    expect_refused(come(host(session.path(), 1, 2, 0.3), {}), Code::kStalled,
-                   {"rank 0 of 2", "has not come within 0.3 s", session.path()});
-    EXPECT_LT(now_s() - begin, 1.3);
+    expect_refused(come(host(session.path(), 1, 2, 1), {}), Code::kStalled,
+                   {"rank 0 of 2", "has not come within 1 s", session.path()});
+    EXPECT_LT(now_s() - begin, 2);
+    print_row("never comes", "meeting, rank 0", "rank 0", now_s() - begin);
 }
 
 // A rank that died waiting for the others.
@@ -202,29 +210,45 @@ TEST(Rendezvous, RankThatDiesWhileItWaitsIsNamedToAll) {
         EXPECT_EQ(outcome.message, "workspace 'w': rank 1 of 3 left while the ranks met");
     }
     EXPECT_LT(now_s() - begin, 1);
+    print_row("kill -9", "meeting, waits for the last rank", "rank 1", now_s() - begin);
 }
 
-// Everybody has come, and one dies before all are ready.
+// Everybody has come, and one is struck before all are ready.
+void strike_before_start(int victim, int signal, const std::string& words) {
+    const ScratchPath session;
+    std::vector<RankProcess> ranks;
+    for (int rank = 0; rank < 3; ++rank) {
+        ranks.emplace_back([&, rank](Outcome* out) {
+            const auto strike = [&] {
+                if (rank == victim) ::raise(signal);
+            };
+            out->set(come(host(session.path(), rank, 3, 1), {}, strike));
+        });
+    }
+    const double begin = now_s();
+    for (int rank = 0; rank < 3; ++rank) {
+        if (rank == victim) continue;
+        const Outcome outcome = ranks[static_cast<std::size_t>(rank)].wait();
+        EXPECT_EQ(outcome.code, Code::kStalled);
+        EXPECT_EQ(outcome.message,
+                  "workspace 'w': rank " + std::to_string(victim) + " of 3 " + words);
+    }
+    EXPECT_LT(now_s() - begin, 2);
+    const std::string phase =
+        std::string("meeting, maps the heaps") + (victim == 0 ? ", rank 0" : "");
+    print_row(signal == SIGKILL ? "kill -9" : "SIGSTOP", phase.c_str(),
+              victim == 0 ? "rank 0" : "rank 1", now_s() - begin);
+}
+
 TEST(Rendezvous, RankThatDiesBeforeTheStartIsNamedToAll) {
     for (const int victim : {0, 1}) {
-        const ScratchPath session;
-        std::vector<RankProcess> ranks;
-        for (int rank = 0; rank < 3; ++rank) {
-            ranks.emplace_back([&, rank](Outcome* out) {
-                const auto die = [] { ::raise(SIGKILL); };
-                out->set(come(host(session.path(), rank, 3, 10), {},
-                              rank == victim ? std::function<void()>(die) : nullptr));
-            });
-        }
-        for (int rank = 0; rank < 3; ++rank) {
-            const Outcome outcome = ranks[static_cast<std::size_t>(rank)].wait();
-            EXPECT_EQ(outcome.ended, rank != victim);
-            if (rank == victim) continue;
-            EXPECT_EQ(outcome.code, Code::kStalled);
-            EXPECT_EQ(outcome.message, "workspace 'w': rank " + std::to_string(victim) +
-                                           " of 3 left while the ranks met");
-        }
+        strike_before_start(victim, SIGKILL, "left while the ranks met");
     }
+}
+
+TEST(Rendezvous, RankThatIsStoppedBeforeTheStartIsNamedToAll) {
+    strike_before_start(1, SIGSTOP, "did not get ready in time");
+    strike_before_start(0, SIGSTOP, "has fallen silent while the ranks met");
 }
 
 TEST(Rendezvous, SecondProcessOfARankIsRefusedAndTheOthersGoOn) {

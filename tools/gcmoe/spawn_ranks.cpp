@@ -256,7 +256,7 @@ void print_failure(const SpawnRequest& request, const std::vector<ChildProcess>&
 // Rank 0 has judged what all ranks did, and says what came of it.
 bool has_report(const std::vector<ChildProcess>& children) {
     const int code = children.front().exit_code;
-    return (code == kExitDone || code == kExitFailed) && !children.front().out_text.empty() &&
+    return code >= kExitDone && code != kExitBadInput && !children.front().out_text.empty() &&
            std::all_of(children.begin() + 1, children.end(),
                        [](const ChildProcess& child) { return child.exit_code == kExitDone; });
 }
