@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <fstream>
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -23,6 +25,25 @@ Status refuse(const std::string& what) {
     return {Code::kBadConfig, "shared memory of a peer: " + what};
 }
 
+// Bytes that the machine can give without pushing out anything; 0 = it does not say.
+std::uint64_t available_bytes() {
+    std::ifstream file("/proc/meminfo");
+    for (std::string word; file >> word;) {
+        std::uint64_t kib = 0;
+        if (word == "MemAvailable:" && file >> kib) return kib * 1024;
+    }
+    return 0;
+}
+
+// A file of memory without a limit of its own would be filled until the kernel ends processes.
+Status check_available(std::uint64_t bytes) {
+    const std::uint64_t available = available_bytes();
+    if (available == 0 || bytes <= available) return {};
+    return {
+        Code::kUnsupported,
+        fmt::format("{} bytes of shared memory: the machine has {} available", bytes, available)};
+}
+
 Status map_bytes(int fd, std::uint64_t bytes, std::uint8_t** out) {
     void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (base == MAP_FAILED) return fail(bytes, "cannot be mapped", errno);
@@ -33,6 +54,7 @@ Status map_bytes(int fd, std::uint64_t bytes, std::uint8_t** out) {
 }  // namespace
 
 Status SharedMemory::create(std::uint64_t bytes, SharedMemory* out) {
+    GCMOE_RETURN_IF_ERROR(check_available(bytes));
     SharedMemory made;
     made.fd_ = UniqueFd(::memfd_create("gcmoe-heap", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (!made.fd_.is_open()) return fail(bytes, "cannot be made", errno);

@@ -13,7 +13,8 @@ class SharedMemory {
   public:
     static constexpr const char* kKind = "memfd";
 
-    // Zeroed, and all of it there: a full machine refuses here, not at the first touch.
+    // Zeroed, and all of it there: a machine that has not so much refuses here, not at the first
+    // touch.
     // Errors: kUnsupported with bytes and reason.
     static Status create(std::uint64_t bytes, SharedMemory* out);
     // Maps a peer's memory after a look at what it is. Errors: kBadConfig (another kind, another
