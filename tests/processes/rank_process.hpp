@@ -34,6 +34,10 @@ struct Outcome {
     }
 };
 
+// What a fault may cost the others: the limit and a second. On a machine with more than twice as
+// much work as cores ranks also wait for a core, which is nobody's fault.
+double most_seconds(double limit_s);
+
 // Who a stall report blames in the end.
 int culprit_of(const StallReport& report);
 

@@ -184,7 +184,7 @@ TEST(Rendezvous, RankZeroThatNeverComesIsNamed) {
     const double begin = now_s();
     expect_refused(come(host(session.path(), 1, 2, 1), {}), Code::kStalled,
                    {"rank 0 of 2", "has not come within 1 s", session.path()});
-    EXPECT_LT(now_s() - begin, 2);
+    EXPECT_LT(now_s() - begin, most_seconds(1));
     print_row("never comes", "meeting, rank 0", "rank 0", now_s() - begin);
 }
 
@@ -209,7 +209,7 @@ TEST(Rendezvous, RankThatDiesWhileItWaitsIsNamedToAll) {
         EXPECT_EQ(outcome.code, Code::kStalled);
         EXPECT_EQ(outcome.message, "workspace 'w': rank 1 of 3 left while the ranks met");
     }
-    EXPECT_LT(now_s() - begin, 1);
+    EXPECT_LT(now_s() - begin, most_seconds(0));
     print_row("kill -9", "meeting, waits for the last rank", "rank 1", now_s() - begin);
 }
 
@@ -233,7 +233,7 @@ void strike_before_start(int victim, int signal, const std::string& words) {
         EXPECT_EQ(outcome.message,
                   "workspace 'w': rank " + std::to_string(victim) + " of 3 " + words);
     }
-    EXPECT_LT(now_s() - begin, 2);
+    EXPECT_LT(now_s() - begin, most_seconds(1));
     const std::string phase =
         std::string("meeting, maps the heaps") + (victim == 0 ? ", rank 0" : "");
     print_row(signal == SIGKILL ? "kill -9" : "SIGSTOP", phase.c_str(),
