@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <ostream>
 
 #include "group/host_session.hpp"
 #include "op/refusal.hpp"
@@ -58,6 +59,8 @@ struct Difference {
     std::function<void(Shape*, OperatorOptions*)> change;  // of rank 2 of three
     std::string words;
 };
+
+void PrintTo(const Difference& difference, std::ostream* out) { *out << difference.name; }
 
 class Mismatch : public testing::TestWithParam<Difference> {};
 
@@ -167,12 +170,12 @@ TEST(Rendezvous, RankThatNeverComesIsNamedToAll) {
     const double begin = now_s();
     for (const int rank : {0, 1, 4}) {
         ranks.emplace_back(
-            [&, rank](Outcome* out) { out->set(come(host(session.path(), rank, 5, 0.5), {})); });
+            [&, rank](Outcome* out) { out->set(come(host(session.path(), rank, 5, 1), {})); });
     }
     for (RankProcess& rank : ranks) {
         const Outcome outcome = rank.wait();
         EXPECT_EQ(outcome.code, Code::kStalled);
-        EXPECT_EQ(outcome.message, "workspace 'w': ranks 2 and 3 of 5 have not come within 0.5 s");
+        EXPECT_EQ(outcome.message, "workspace 'w': ranks 2 and 3 of 5 have not come within 1 s");
     }
     EXPECT_LT(now_s() - begin, 1.5);
     EXPECT_FALSE(session.exists());
