@@ -47,9 +47,9 @@ class Group {
     static Status in_process(int num_ranks, const GroupOptions& options,
                              std::shared_ptr<Group>* out);
     // This process as one rank of many. Operator::create and Operator::reset then wait for all
-    // ranks, in the same order on each; resets name this process's operator alone. Errors:
-    // kBadConfig, kBadInput (a folder that others can reach, or in use), kStalled (rank 0 has not
-    // come), kUnsupported.
+    // ranks, in the same order on each, one call at a time; resets name this process's operator
+    // alone. Errors: kBadConfig, kBadInput (a folder that others can reach, or in use), kStalled
+    // (rank 0 has not come), kUnsupported.
     static Status join_host(const HostOptions& options, std::shared_ptr<Group>* out);
     explicit Group(std::unique_ptr<GroupState> state);
     ~Group();

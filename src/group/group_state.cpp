@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 
 namespace gcmoe {
 namespace group {
@@ -99,11 +100,15 @@ Status Group::in_process(int num_ranks, const GroupOptions& options, std::shared
 }
 
 Status Group::join_host(const HostOptions& options, std::shared_ptr<Group>* out) {
-    auto state = std::make_unique<GroupState>();
-    state->num_ranks = options.num_ranks;
-    GCMOE_RETURN_IF_ERROR(group::HostSession::open(options, &state->host));
-    *out = std::make_shared<Group>(std::move(state));
-    return {};
+    try {
+        auto state = std::make_unique<GroupState>();
+        state->num_ranks = options.num_ranks;
+        GCMOE_RETURN_IF_ERROR(group::HostSession::open(options, &state->host));
+        *out = std::make_shared<Group>(std::move(state));
+        return {};
+    } catch (const std::exception& error) {  // want of memory
+        return {Code::kUnsupported, fmt::format("session '{}': {}", options.session, error.what())};
+    }
 }
 
 Group::Group(std::unique_ptr<GroupState> state) : state_(std::move(state)) {}
