@@ -171,8 +171,9 @@ class Operator {
     // Bytes per region before anything is allocated. Errors: kBadConfig.
     static Status size_report(const Shape& shape, const OperatorOptions& options,
                               std::vector<SizeEntry>* out);
-    // GPU: no launch of this process is running (loading kernels waits for an idle device).
-    // Errors: kBadConfig, kUnsupported (backend missing, with the reason).
+    // GPU: no launch of this process is running (loading kernels waits for an idle device). Host
+    // group: waits until all ranks create the workspace. Errors: kBadConfig, kUnsupported (backend
+    // missing, with the reason), kStalled (host group: who has not come).
     static Status create(const Shape& shape, std::shared_ptr<const PackedWeights> weights,
                          std::shared_ptr<Group> group, int rank, const OperatorOptions& options,
                          std::unique_ptr<Operator>* out);
@@ -207,7 +208,9 @@ class Operator {
 
     // Collective over the workspace: all launches have ended; clears the signals under the next
     // session. move = new symmetric memory, for when a rank of the old session may still store into
-    // the old.
+    // the old. all_ranks: those of this process; in a host group the one there is. Errors:
+    // kBadInput, those of creation; in a host group kStalled naming who has not come, the same on
+    // every rank. The workspace stays stalled unless all succeed.
     static Status reset(const std::vector<Operator*>& all_ranks, bool move);
 
     [[nodiscard]] OperatorState& state() { return *state_; }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/unique_fd.hpp"
 #include "gcmoe/operator.hpp"
 #include "gcmoe/stall_report.hpp"
 #include "gcmoe/weights.hpp"
@@ -40,6 +41,7 @@ struct RankSetup {
     WaitLimits wait_limits;
     bool poison = false;
     int trace_events = 0;  // most events that a unit keeps; 0 = no trace
+    bool shared_heap = false;  // peers are other processes: they map the heap by a handle
 };
 
 // One launch, as the stream sees it.
@@ -82,12 +84,20 @@ class RankBackend {
     virtual HostView host_view() = 0;
     // The same, but on a GPU only these parts are copied; what stands beside them is undefined.
     virtual HostView host_view(const std::vector<RoomPart>& parts) = 0;
+    // Peers in other processes. share_heap: what they need to map the own heap. map_peer: a peer's
+    // heap as this process addresses it, until the same peer is mapped again; no launch is running.
+    // Errors: kUnsupported (a backend without, the machine), kBadConfig (not a heap like the own).
+    virtual Status share_heap(SharedHandle* /*out*/) { return no_processes(); }
+    virtual Status map_peer(int /*rank*/, const SharedHandle& /*handle*/, std::uint8_t** /*out*/) {
+        return no_processes();
+    }
     // Peers are known from here on; called once before the first launch and after a move.
     virtual void connect(const layout::PeerTable& peers) = 0;
     // Sets all signals; no launch is running.
     virtual void init_signals(const protocol::StartPoint& start) = 0;
-    // New symmetric memory; the old stays mapped until the backend goes. No launch is running.
-    virtual void move_heap() = 0;
+    // New symmetric memory; the inputs go along. The old stays mapped as long as somebody may still
+    // store there. No launch is running. Errors: kUnsupported (no memory).
+    virtual Status move_heap() = 0;
     virtual Status launch(const LaunchRequest& request) = 0;
     // Waits until the rank's stream is empty. True = every role of every launch came to its end.
     virtual bool synchronize() = 0;
@@ -99,6 +109,11 @@ class RankBackend {
     // nothing (op/validate refuses trace_events there). Callers: no launch is open.
     virtual void append_trace(trace::Trace* /*out*/) {}
     [[nodiscard]] virtual layout::RankMemory memory(int plan_idx) const = 0;
+
+  private:
+    static Status no_processes() {
+        return {Code::kUnsupported, "this backend has no ranks in separate processes"};
+    }
 };
 
 // Runs the units of all ranks of a group that live in this process. Kept by the group, so that

@@ -16,12 +16,8 @@ AlignedBytes::AlignedBytes(std::uint64_t bytes)
     data_ = storage_.get() + (round_up(address, layout::kRegionAlign) - address);
 }
 
-CpuRank::CpuRank(backend::RankSetup setup)
-    : setup_(std::move(setup)), heap_(setup_.heap.bytes), local_(setup_.local.bytes) {
-    if (setup_.poison) {
-        std::memset(heap_.data(), 0xFF, heap_.size());
-        std::memset(local_.data(), 0xFF, local_.size());
-    }
+CpuRank::CpuRank(backend::RankSetup setup) : setup_(std::move(setup)), local_(setup_.local.bytes) {
+    if (setup_.poison) std::memset(local_.data(), 0xFF, local_.size());
     for (const backend::Plan& plan : setup_.plans) {
         most_dispatch_ = std::max(most_dispatch_, plan.memory.dispatch_units);
         most_compute_ = std::max(most_compute_, plan.memory.compute_units);
@@ -62,8 +58,27 @@ void CpuRank::append_trace(trace::Trace* out) {
 
 CpuRank::~CpuRank() { executor_.reset(); }
 
+Status CpuRank::make_heap(Heap* out) const {
+    const std::uint64_t bytes = setup_.heap.bytes;
+    if (setup_.shared_heap) {
+        GCMOE_RETURN_IF_ERROR(SharedMemory::create(bytes, &out->shared));
+        out->base = out->shared.data();
+    } else {
+        out->own = AlignedBytes(bytes);
+        out->base = out->own.data();
+    }
+    if (setup_.poison) std::memset(out->base, 0xFF, bytes);
+    return {};
+}
+
+Status CpuRank::allocate_heap() { return make_heap(&heap_); }
+
+std::uint8_t* CpuRank::room(backend::Room room) const {
+    return room == backend::Room::kHeap ? heap_.base : local_.data();
+}
+
 void CpuRank::read(backend::Room room, std::uint64_t offset, void* to, std::uint64_t bytes) {
-    std::uint8_t* from = (room == backend::Room::kHeap ? heap_ : local_).data() + offset;
+    std::uint8_t* from = this->room(room) + offset;
     if (offset % sizeof(std::uint64_t) != 0 || bytes % sizeof(std::uint64_t) != 0) {
         std::memcpy(to, from, bytes);
         return;
@@ -79,14 +94,22 @@ void CpuRank::read(backend::Room room, std::uint64_t offset, void* to, std::uint
 
 void CpuRank::write(backend::Room room, std::uint64_t offset, const void* from,
                     std::uint64_t bytes) {
-    const AlignedBytes& to = room == backend::Room::kHeap ? heap_ : local_;
-    std::memcpy(to.data() + offset, from, bytes);
+    std::memcpy(this->room(room) + offset, from, bytes);
 }
 
 void CpuRank::fill(backend::Room room, std::uint64_t offset, std::uint8_t value,
                    std::uint64_t bytes) {
-    const AlignedBytes& to = room == backend::Room::kHeap ? heap_ : local_;
-    std::memset(to.data() + offset, value, bytes);
+    std::memset(this->room(room) + offset, value, bytes);
+}
+
+Status CpuRank::share_heap(SharedHandle* out) { return heap_.shared.share(out); }
+
+Status CpuRank::map_peer(int rank, const SharedHandle& handle, std::uint8_t** out) {
+    SharedMemory& mapped = peer_heaps_[rank];
+    mapped = SharedMemory();  // the old mapping first: a machine that is full has room for one
+    GCMOE_RETURN_IF_ERROR(SharedMemory::map(handle, setup_.heap.bytes, &mapped));
+    *out = mapped.data();
+    return {};
 }
 
 void CpuRank::connect(const layout::PeerTable& peers) { peers_ = peers; }
@@ -100,18 +123,19 @@ void CpuRank::init_signals(const protocol::StartPoint& start) {
     failed_.store(false, std::memory_order_relaxed);
 }
 
-void CpuRank::move_heap() {
-    AlignedBytes fresh(setup_.heap.bytes);
-    const std::uint64_t inputs = setup_.heap.recv_count;  // the regions before are the caller's
-    std::memcpy(fresh.data(), heap_.data(), inputs);
-    if (setup_.poison) std::memset(fresh.data() + inputs, 0xFF, fresh.size() - inputs);
-    old_heaps_.push_back(std::move(heap_));
+Status CpuRank::move_heap() {
+    Heap fresh;
+    GCMOE_RETURN_IF_ERROR(make_heap(&fresh));
+    std::memcpy(fresh.base, heap_.base,
+                setup_.heap.recv_count);  // the regions before: the caller's
+    if (!setup_.shared_heap) old_heaps_.push_back(std::move(heap_.own));
     heap_ = std::move(fresh);
     peers_ = {};  // they have moved, too; until connect(), signals are those of the new heap
+    return {};
 }
 
 layout::RankMemory CpuRank::memory(int plan_idx) const {
-    return backend::describe_memory(setup_, plan_idx, peers_, heap_.data(), local_.data());
+    return backend::describe_memory(setup_, plan_idx, peers_, heap_.base, local_.data());
 }
 
 Status CpuRank::launch(const backend::LaunchRequest& request) {
@@ -177,20 +201,22 @@ LaunchTimes CpuRank::times() {
     return backend::launch_times(dispatch_times_, compute_times_, combine_times_);
 }
 
-std::unique_ptr<backend::RankBackend> make_cpu_rank(backend::RankSetup setup,
-                                                    const GroupOptions& options,
-                                                    std::shared_ptr<backend::Executor>* shared) {
+Status make_cpu_rank(backend::RankSetup setup, const GroupOptions& options,
+                     std::shared_ptr<backend::Executor>* shared,
+                     std::unique_ptr<backend::RankBackend>* out) {
     auto rank = std::make_unique<CpuRank>(std::move(setup));
+    GCMOE_RETURN_IF_ERROR(rank->allocate_heap());
     if (options.executor == ExecutorKind::kThreads) {
         const auto* chosen = dynamic_cast<const ThreadRoles*>(shared->get());
         const Roles roles = chosen != nullptr ? chosen->roles : roles_with<ThreadMemory>();
         rank->set_executor(std::make_unique<ThreadsExecutor>(rank.get(), roles));
-        return rank;
+    } else {
+        if (*shared == nullptr) *shared = std::make_shared<Stepper>(options);
+        auto stepper = std::static_pointer_cast<Stepper>(*shared);
+        rank->set_executor(std::make_unique<StepperExecutor>(stepper, rank.get()));
     }
-    if (*shared == nullptr) *shared = std::make_shared<Stepper>(options);
-    auto stepper = std::static_pointer_cast<Stepper>(*shared);
-    rank->set_executor(std::make_unique<StepperExecutor>(stepper, rank.get()));
-    return rank;
+    *out = std::move(rank);
+    return {};
 }
 
 }  // namespace gcmoe::cpu

@@ -5,12 +5,14 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
 
 #include "backend/rank_backend.hpp"
 #include "cpu/cpu_launch.hpp"
+#include "cpu/shared_memory.hpp"
 
 namespace gcmoe::cpu {
 
@@ -40,22 +42,27 @@ class RankExecutor {
 
 class CpuRank final : public backend::RankBackend {
   public:
+    // Symmetric memory comes from allocate_heap, before anything else is called.
     explicit CpuRank(backend::RankSetup setup);
     ~CpuRank() override;
+    // Errors: kUnsupported (no shared memory). Throws bad_alloc for private memory.
+    Status allocate_heap();
 
-    std::uint8_t* heap_base() override { return heap_.data(); }
+    std::uint8_t* heap_base() override { return heap_.base; }
     void read(backend::Room room, std::uint64_t offset, void* to, std::uint64_t bytes) override;
     void write(backend::Room room, std::uint64_t offset, const void* from,
                std::uint64_t bytes) override;
     void fill(backend::Room room, std::uint64_t offset, std::uint8_t value,
               std::uint64_t bytes) override;
-    backend::HostView host_view() override { return {heap_.data(), local_.data()}; }
+    backend::HostView host_view() override { return {heap_.base, local_.data()}; }
     backend::HostView host_view(const std::vector<backend::RoomPart>& /*parts*/) override {
         return host_view();
     }
+    Status share_heap(SharedHandle* out) override;
+    Status map_peer(int rank, const SharedHandle& handle, std::uint8_t** out) override;
     void connect(const layout::PeerTable& peers) override;
     void init_signals(const protocol::StartPoint& start) override;
-    void move_heap() override;
+    Status move_heap() override;
     Status launch(const backend::LaunchRequest& request) override;
     bool synchronize() override;
     [[nodiscard]] LaunchTimes times() override;
@@ -77,12 +84,22 @@ class CpuRank final : public backend::RankBackend {
 
   private:
     void make_logs();
+    // Symmetric memory: one of the two has bytes.
+    struct Heap {
+        AlignedBytes own;     // peers are ranks of this process
+        SharedMemory shared;  // peers are other processes
+        std::uint8_t* base = nullptr;
+    };
+    Status make_heap(Heap* out) const;
+    [[nodiscard]] std::uint8_t* room(backend::Room room) const;
 
     backend::RankSetup setup_;
-    AlignedBytes heap_;
+    Heap heap_;
     AlignedBytes local_;
-    std::vector<AlignedBytes>
-        old_heaps_;  // mapped until the rank goes: a late peer may still store there
+    // Until the rank goes: a late peer of this process may still store there. Another process has
+    // its own mapping.
+    std::vector<AlignedBytes> old_heaps_;
+    std::map<int, SharedMemory> peer_heaps_;
     layout::PeerTable peers_;
     std::uint32_t most_dispatch_ = 0;
     std::uint32_t most_compute_ = 0;
@@ -104,9 +121,9 @@ class CpuRank final : public backend::RankBackend {
 };
 
 // Makes a rank that runs as the group's options say. `shared` is the group's slot for an executor
-// that its ranks share; the first rank fills it.
-std::unique_ptr<backend::RankBackend> make_cpu_rank(backend::RankSetup setup,
-                                                    const GroupOptions& options,
-                                                    std::shared_ptr<backend::Executor>* shared);
+// that its ranks share; the first rank fills it. Errors: kUnsupported (no shared memory).
+Status make_cpu_rank(backend::RankSetup setup, const GroupOptions& options,
+                     std::shared_ptr<backend::Executor>* shared,
+                     std::unique_ptr<backend::RankBackend>* out);
 
 }  // namespace gcmoe::cpu

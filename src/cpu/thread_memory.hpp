@@ -1,5 +1,5 @@
-// SignalMemory for threads of one process: std::atomic_ref on plain words. Both scopes are the same
-// here.
+// SignalMemory for threads, of one process or of several that map the same memory: std::atomic_ref
+// on plain words. Both scopes are the same here.
 #pragma once
 
 #include <atomic>
@@ -9,11 +9,15 @@
 
 namespace gcmoe::cpu {
 
+// Without a lock anywhere, which another process would not see: the words alone carry the protocol.
+static_assert(std::atomic_ref<std::uint32_t>::is_always_lock_free);
+static_assert(std::atomic_ref<std::uint64_t>::is_always_lock_free);
+
 struct ThreadMemory {
     using Peer = ThreadMemory;
-    // A sleeping poll takes 0.1 ms: looks at the clock 15 ms apart tell a limit of half a second
-    // from one an eighth longer (wait.hpp).
-    static constexpr std::uint32_t kPollsPerCheck = 128;
+    // A sleeping poll takes 0.1 ms, and on a machine with ten waiting threads a core 40 ms: looks
+    // at the clock must not be many polls apart, or limits run out seconds late.
+    static constexpr std::uint32_t kPollsPerCheck = 4;
     static constexpr bool kRecordsWaits = true;
 
     template <class T>

@@ -3,25 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 
 namespace gcmoe {
 namespace group {
-namespace {
-
-// The first field in which two configurations differ, as a sentence; empty if none.
-std::string difference(int a_rank, const Configuration& a, int b_rank, const Configuration& b) {
-    for (std::size_t i = 0; i < a.size() && i < b.size(); ++i) {
-        if (a[i] != b[i]) {
-            return fmt::format("{} = {} on rank {} but {} = {} on rank {}", a[i].first, a[i].second,
-                               a_rank, b[i].first, b[i].second, b_rank);
-        }
-    }
-    if (a.size() == b.size()) return {};
-    return fmt::format("rank {} has {} configured fields, rank {} has {}", a_rank, a.size(), b_rank,
-                       b.size());
-}
-
-}  // namespace
 
 Status join(GroupState* group, const std::string& workspace, int rank, Member member) {
     const std::lock_guard<std::mutex> lock(group->mutex);
@@ -63,22 +48,26 @@ std::vector<std::shared_ptr<const PackedWeights>> joined_weights(GroupState* gro
     return weights;
 }
 
+Configuration configuration_of(GroupState* group, const std::string& workspace, int rank) {
+    const std::lock_guard<std::mutex> lock(group->mutex);
+    return group->workspaces[workspace].members[static_cast<std::size_t>(rank)].configuration;
+}
+
 Status find_peers(GroupState* group, const std::string& workspace, int rank,
                   layout::PeerTable* peers) {
     const std::lock_guard<std::mutex> lock(group->mutex);
     const std::vector<Member>& members = group->workspaces[workspace].members;
+    std::vector<const Configuration*> configurations;
     for (std::size_t i = 0; i < members.size(); ++i) {
         if (members[i].backend == nullptr) {
             return {Code::kBadConfig,
                     fmt::format("workspace '{}': rank {} of {} has not created its operator",
                                 workspace, i, members.size())};
         }
-        const std::string text =
-            difference(0, members[0].configuration, static_cast<int>(i), members[i].configuration);
-        if (!text.empty()) {
-            return {Code::kBadConfig,
-                    fmt::format("workspace '{}': ranks differ: {}", workspace, text)};
-        }
+        configurations.push_back(&members[i].configuration);
+    }
+    if (const std::string text = difference(configurations); !text.empty()) {
+        return {Code::kBadConfig, fmt::format("workspace '{}': ranks differ: {}", workspace, text)};
     }
     const Member& own = members[static_cast<std::size_t>(rank)];
     peers->base = reinterpret_cast<std::uint64_t>(own.backend->heap_base());
@@ -108,6 +97,18 @@ Status Group::in_process(int num_ranks, const GroupOptions& options, std::shared
     state->options = options;
     *out = std::make_shared<Group>(std::move(state));
     return {};
+}
+
+Status Group::join_host(const HostOptions& options, std::shared_ptr<Group>* out) {
+    try {
+        auto state = std::make_unique<GroupState>();
+        state->num_ranks = options.num_ranks;
+        GCMOE_RETURN_IF_ERROR(group::HostSession::open(options, &state->host));
+        *out = std::make_shared<Group>(std::move(state));
+        return {};
+    } catch (const std::exception& error) {  // want of memory
+        return {Code::kUnsupported, fmt::format("session '{}': {}", options.session, error.what())};
+    }
 }
 
 Group::Group(std::unique_ptr<GroupState> state) : state_(std::move(state)) {}

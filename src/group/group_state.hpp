@@ -1,24 +1,23 @@
-// The in-process group's book: who has joined which workspace, and with which configuration.
+// A group's book: which ranks of this process have joined which workspace, and with which
+// configuration; and the session of ranks in other processes.
 #pragma once
 
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "backend/rank_backend.hpp"
 #include "gcmoe/group.hpp"
 #include "gcmoe/weights.hpp"
+#include "group/configuration.hpp"
+#include "group/host_session.hpp"
 #include "layout/peer_table.hpp"
 
 namespace gcmoe {
 
 namespace group {
-
-// What all ranks of a workspace must agree on, as (field, value): compared before the first launch.
-using Configuration = std::vector<std::pair<std::string, std::string>>;
 
 struct Member {
     backend::RankBackend* backend = nullptr;  // null: this rank has not joined
@@ -38,12 +37,15 @@ Status join(GroupState* group, const std::string& workspace, int rank, Member me
 void leave(GroupState* group, const std::string& workspace, int rank,
            std::unique_ptr<backend::RankBackend> backend);
 
-// The packed weights of every rank; null: this rank has not joined.
+// The packed weights of every rank; null: this rank has not joined, or is another process.
 std::vector<std::shared_ptr<const PackedWeights>> joined_weights(GroupState* group,
                                                                  const std::string& workspace);
 
-// The peers of a rank. Errors: kBadConfig naming the rank that has not joined, or the first field
-// in which two ranks differ, with both values.
+// What a rank of this process has joined a workspace with.
+Configuration configuration_of(GroupState* group, const std::string& workspace, int rank);
+
+// The peers of a rank, all in this process. Errors: kBadConfig naming the rank that has not joined,
+// or the first field in which two ranks differ, with both values.
 Status find_peers(GroupState* group, const std::string& workspace, int rank,
                   layout::PeerTable* peers);
 
@@ -52,6 +54,7 @@ Status find_peers(GroupState* group, const std::string& workspace, int rank,
 struct GroupState {
     int num_ranks = 0;
     GroupOptions options;
+    std::unique_ptr<group::HostSession> host;  // null: all ranks are in this process
     std::mutex mutex;
     std::map<std::string, group::Workspace> workspaces;
     std::string backend;                          // of all ranks; empty: none has been made

@@ -95,8 +95,7 @@ Status make_rank(const std::string& backend, backend::RankSetup setup, GroupStat
     if (backend != "cpu") {
         return {Code::kInternal, fmt::format("backend '{}' was not refused", backend)};
     }
-    *out = cpu::make_cpu_rank(std::move(setup), group->options, &group->executor);
-    return {};
+    return cpu::make_cpu_rank(std::move(setup), group->options, &group->executor, out);
 }
 
 }  // namespace op

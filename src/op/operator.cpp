@@ -12,6 +12,7 @@
 #include "group/group_state.hpp"
 #include "layout/packed_weights.hpp"
 #include "op/backends.hpp"
+#include "op/host_peers.hpp"
 #include "op/inspect.hpp"
 #include "op/operator_state.hpp"
 #include "op/validate.hpp"
@@ -49,6 +50,10 @@ Status make_blueprint(const Shape& shape, const OperatorOptions& options, Bluepr
 
 namespace {
 
+// Of the memory that peers reach and the words in it: ranks of different builds may meet only if
+// they agree on it. Counts up with every change of layout/symmetric_heap or protocol/words.
+constexpr int kLayoutVersion = 1;
+
 // All that must be equal on every rank; differences are named before the first launch.
 group::Configuration configuration(const Shape& shape, const OperatorOptions& options,
                                    const Blueprint& blueprint) {
@@ -56,6 +61,7 @@ group::Configuration configuration(const Shape& shape, const OperatorOptions& op
     const auto add = [&fields](const std::string& field, const auto& value) {
         fields.emplace_back(field, fmt::format("{}", value));
     };
+    add("version", kLayoutVersion);
     add("backend", options.backend);
     add("launch_mode", static_cast<int>(options.launch_mode));
     add("hidden", shape.hidden);
@@ -170,6 +176,12 @@ Status check_rank(const Shape& shape, const std::shared_ptr<const PackedWeights>
     if (weights == nullptr || group == nullptr) {
         return {Code::kBadConfig, "weights and group must not be null"};
     }
+    const group::HostSession* host = group->state().host.get();
+    if (host != nullptr && host->options().rank != rank) {
+        return {Code::kBadConfig, fmt::format("rank = {}, but this process joined its group as "
+                                              "rank {}",
+                                              rank, host->options().rank)};
+    }
     if (group->num_ranks() != shape.num_ranks || rank < 0 || rank >= shape.num_ranks) {
         return {Code::kBadConfig,
                 fmt::format("rank = {} of num_ranks = {} does not fit a group of {} ranks", rank,
@@ -188,7 +200,8 @@ Status make_backend(OperatorState* state) {
             make_rank(options.backend,
                       {state->shape, state->rank, options.workspace, options.launch_mode,
                        options.device, state->weights, state->heap, state->local, state->plans,
-                       options.wait_limits, options.poison, options.trace_events},
+                       options.wait_limits, options.poison, options.trace_events,
+                       group.host != nullptr},
                       &group, &state->backend));
         state->backend->init_signals(start_point(options.start));
         return {};
@@ -233,7 +246,9 @@ Status create_rank(const Shape& shape, const std::shared_ptr<const PackedWeights
     GCMOE_RETURN_IF_ERROR(
         group::join(&group->state(), options.workspace, rank,
                     {state->backend.get(), configuration(shape, options, blueprint), weights}));
-    *out = std::make_unique<Operator>(std::move(state));
+    auto made = std::make_unique<Operator>(std::move(state));
+    if (group->state().host != nullptr) GCMOE_RETURN_IF_ERROR(meet_new_peers(&made->state()));
+    *out = std::move(made);
     return {};
 }
 
@@ -391,10 +406,7 @@ Status restart(const std::vector<OperatorState*>& states, bool move) {
     }
     for (OperatorState* state : states) {
         if (!move) break;
-        GCMOE_RETURN_IF_ERROR(guarded(state, [state]() -> Status {
-            state->backend->move_heap();
-            return {};
-        }));
+        GCMOE_RETURN_IF_ERROR(guarded(state, [state] { return state->backend->move_heap(); }));
     }
     for (OperatorState* state : states) {
         state->options.start = StartState{start.generation, start.session, 0, 0, 0};
@@ -419,6 +431,16 @@ Status Operator::reset(const std::vector<Operator*>& all_ranks, bool move) {
         return {Code::kBadInput, "reset: an operator is null"};
     }
     const OperatorState& first = *all_ranks.front()->state_;
+    if (first.group->state().host != nullptr) {
+        if (all_ranks.size() != 1) {
+            return {Code::kBadInput,
+                    fmt::format("reset: {} operators given; a rank that is a process resets its "
+                                "own, and waits for the others",
+                                all_ranks.size())};
+        }
+        OperatorState* own = all_ranks.front()->state_.get();
+        return op::guarded(own, [&] { return op::restart_with_peers(own, move); });
+    }
     std::vector<bool> seen(static_cast<std::size_t>(first.shape.num_ranks));
     for (const Operator* op : all_ranks) {
         const bool same = op->state_->group == first.group &&

@@ -12,6 +12,7 @@
 
 #include "check_expected.hpp"
 #include "check_parts.hpp"
+#include "check_processes.hpp"
 #include "op/readback.hpp"
 #include "reference/case_inputs.hpp"
 #include "reference/dispatch_oracle.hpp"
@@ -24,31 +25,10 @@ using reference::SuiteCase;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kRowBlocks[] = {8, 16, 32, 64};
-constexpr int kNumLaunches = 2;
 constexpr std::uint16_t kUnwritten = 0xFFFF;  // a NaN
-
-std::size_t size_of(int value) { return static_cast<std::size_t>(value); }
 
 double seconds_since(Clock::time_point begin) {
     return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-// One case in the making.
-struct CaseRun {
-    SuiteCase suite_case;
-    Shape shape;
-    std::shared_ptr<const WeightSet> weights;
-    std::vector<RankInputs> inputs;  // (num_ranks)
-    PlanOptions plan;
-    StartState start;
-    std::shared_ptr<Group> group;
-    std::vector<std::unique_ptr<Operator>> ops;               // (num_ranks)
-    std::vector<std::vector<std::uint16_t>> y[kNumLaunches];  // (num_ranks) of (num_tokens, hidden)
-    std::vector<std::string> failures;  // (num_ranks) first of each; empty = none
-};
-
-void note_failure(CaseRun* run, std::size_t rank, const std::string& text) {
-    if (run->failures[rank].empty()) run->failures[rank] = text;
 }
 
 reference::CaseSize case_size(const CheckOptions& options) {
@@ -155,7 +135,9 @@ Status create_operators(const CheckOptions& options, CaseRun* run) {
     const bool stepper = options.executor == "stepper";
     group_options.executor = stepper ? ExecutorKind::kStepper : ExecutorKind::kThreads;
     group_options.seed = options.seed;
-    GCMOE_RETURN_IF_ERROR(Group::in_process(run->shape.num_ranks, group_options, &run->group));
+    if (run->group == nullptr) {
+        GCMOE_RETURN_IF_ERROR(Group::in_process(run->shape.num_ranks, group_options, &run->group));
+    }
     OperatorOptions op_options;
     op_options.workspace = "check";
     op_options.backend = options.backend;
@@ -169,12 +151,12 @@ Status create_operators(const CheckOptions& options, CaseRun* run) {
     op_options.capture = true;
     op_options.poison = run->suite_case.poison;
     op_options.start = run->start;
-    for (int rank = 0; rank < run->shape.num_ranks; ++rank) {
-        std::unique_ptr<Operator> op;
-        GCMOE_RETURN_IF_ERROR(Operator::create(run->shape, run->weights->packed[size_of(rank)],
-                                               run->group, rank, op_options, &op));
-        GCMOE_RETURN_IF_ERROR(stage_inputs(run->inputs[size_of(rank)], op.get()));
-        run->ops.push_back(std::move(op));
+    run->ops.resize(size_of(run->shape.num_ranks));
+    for (const std::size_t rank : run->own_ranks) {
+        GCMOE_RETURN_IF_ERROR(Operator::create(run->shape, run->weights->packed[rank], run->group,
+                                               static_cast<int>(rank), op_options,
+                                               &run->ops[rank]));
+        GCMOE_RETURN_IF_ERROR(stage_inputs(run->inputs[rank], run->ops[rank].get()));
     }
     return {};
 }
@@ -183,7 +165,7 @@ Status create_operators(const CheckOptions& options, CaseRun* run) {
 bool launch_all(int launch, CaseRun* run, CaseReport* report) {
     bool finished = true;
     run->y[launch].resize(run->ops.size());
-    for (std::size_t rank = 0; rank < run->ops.size(); ++rank) {
+    for (const std::size_t rank : run->own_ranks) {
         std::vector<std::uint16_t>& y = run->y[launch][rank];
         const int num_tokens = run->inputs[rank].num_tokens;
         y.assign(size_of(std::max(num_tokens, 1)) * size_of(run->shape.hidden), kUnwritten);
@@ -195,7 +177,7 @@ bool launch_all(int launch, CaseRun* run, CaseReport* report) {
         note_failure(run, rank, fmt::format("case {}: launch: {}", report->name, status.message()));
         finished = false;
     }
-    for (std::size_t rank = 0; rank < run->ops.size(); ++rank) {
+    for (const std::size_t rank : run->own_ranks) {
         const Status status = run->ops[rank]->synchronize();
         if (status.ok()) continue;
         note_failure(run, rank,
@@ -226,7 +208,7 @@ void compare_placement(int launch, CaseRun* run) {
     const auto text = [](const std::vector<int>& sms) {
         return fmt::format("{}", fmt::join(sms, " "));
     };
-    for (std::size_t rank = 0; rank < run->ops.size(); ++rank) {
+    for (const std::size_t rank : run->own_ranks) {
         const Placement placement = run->ops[rank]->statistics().placement;
         if (placement.holds()) continue;
         note_failure(
@@ -241,7 +223,7 @@ void compare_placement(int launch, CaseRun* run) {
 
 void compare_launches(CaseRun* run) {
     const std::size_t hidden = size_of(run->shape.hidden);
-    for (std::size_t rank = 0; rank < run->ops.size(); ++rank) {
+    for (const std::size_t rank : run->own_ranks) {
         const std::vector<std::uint16_t>& first = run->y[0][rank];
         const std::vector<std::uint16_t>& second = run->y[1][rank];
         for (std::size_t i = 0; i < first.size(); ++i) {
@@ -260,7 +242,8 @@ void compare_launches(CaseRun* run) {
 // rows always, the ring's data in poisoned cases.
 void poison_memory(const CaseRun& run) {
     using backend::Room;
-    for (const std::unique_ptr<Operator>& op : run.ops) {
+    for (const std::size_t rank : run.own_ranks) {
+        Operator* op = run.ops[rank].get();
         const OperatorState& state = op->state();
         const layout::LocalMemory& local = state.local;
         const layout::PlanMemory& plan = state.plans.front().memory;
@@ -300,7 +283,7 @@ void compare_unused_rows(std::size_t rank, const Readback& memory, CaseRun* run)
 
 // One look into every rank's memory after a launch.
 void compare_memory(const reference::DispatchOracle& oracle, int launch, CaseRun* run) {
-    for (std::size_t rank = 0; rank < run->ops.size(); ++rank) {
+    for (const std::size_t rank : run->own_ranks) {
         Operator& op = *run->ops[rank];
         RoomParts parts = dispatch_parts(op.state());
         const RoomParts rows = unused_rows(op.state(), run->inputs[rank]);
@@ -313,7 +296,7 @@ void compare_memory(const reference::DispatchOracle& oracle, int launch, CaseRun
 
 // Both launches with their dispatch buffers. False = nothing to judge.
 bool launch_and_compare(CaseRun* run, CaseReport* report) {
-    const layout::PlanMemory& plan = run->ops[0]->state().plans.front().memory;
+    const layout::PlanMemory& plan = run->ops[run->own_ranks[0]]->state().plans.front().memory;
     reference::OracleConfig config;
     config.shape = run->shape;
     config.max_tokens = run->suite_case.capacity;
@@ -328,6 +311,7 @@ bool launch_and_compare(CaseRun* run, CaseReport* report) {
     report->ring_blocks = config.ring_blocks;
     reference::DispatchOracle oracle(config);
     for (int launch = 0; launch < kNumLaunches; ++launch) {
+        if (!meet_before_launch(launch, run)) return false;
         poison_memory(*run);
         if (run->suite_case.poison) oracle.forget_ring();
         const Clock::time_point launch_begin = Clock::now();
@@ -338,14 +322,15 @@ bool launch_and_compare(CaseRun* run, CaseReport* report) {
         compare_placement(launch, run);
     }
     compare_launches(run);
-    for (const std::unique_ptr<Operator>& op : run->ops) {
-        report->laps = std::max(report->laps, op->statistics().laps);
+    for (const std::size_t rank : run->own_ranks) {
+        report->laps = std::max(report->laps, run->ops[rank]->statistics().laps);
     }
     return true;
 }
 
 // on_device: where the roles have them, not for the host to read.
 reference::RankOutputs outputs_of(const CaseRun& run, std::size_t rank, bool on_device) {
+    if (run.ops[rank] == nullptr) return run.gathered[rank].view(run.shape);
     Operator& op = *run.ops[rank];
     const OperatorState& state = op.state();
     const layout::LocalMemory& local = state.local;
@@ -421,6 +406,35 @@ Status judge(const CheckOptions& options, CheckMachine* machine, CaseRun* run, C
     return {};
 }
 
+// Rank 0 of ranks as processes runs the case once more, on threads: the bits must be the same.
+Status compare_with_threads(const CheckOptions& options, CaseRun* run) {
+    CaseRun threads;
+    threads.suite_case = run->suite_case;
+    threads.shape = run->shape;
+    threads.weights = run->weights;
+    threads.inputs = run->inputs;
+    threads.plan = run->plan;
+    threads.start = run->start;
+    threads.failures.resize(run->failures.size());
+    for (std::size_t rank = 0; rank < run->failures.size(); ++rank) {
+        threads.own_ranks.push_back(rank);
+    }
+    GCMOE_RETURN_IF_ERROR(create_operators(options, &threads));
+    CaseReport report;
+    report.name = run->suite_case.name;
+    launch_all(0, &threads, &report);
+    for (const std::size_t rank : threads.own_ranks) {
+        if (!threads.failures[rank].empty()) {
+            note_failure(run, rank, "on threads: " + threads.failures[rank]);
+        } else if (threads.y[0][rank] != run->y[kNumLaunches - 1][rank]) {
+            note_failure(run, rank,
+                         fmt::format("case {}: rank {}: y of processes and of threads differ",
+                                     report.name, rank));
+        }
+    }
+    return {};
+}
+
 void add_failures(const CaseRun& run, CaseReport* report) {
     for (const std::string& failure : run.failures) {
         if (failure.empty()) continue;
@@ -452,14 +466,23 @@ Status run_case(const CheckOptions& options, const std::string& suite,
     }
     GCMOE_RETURN_IF_ERROR(validate(run.shape));  // the inputs' generator divides experts by ranks
     run.failures.resize(size_of(run.shape.num_ranks));
+    GCMOE_RETURN_IF_ERROR(choose_own_ranks(options, with, &run));
     report->rank_checks = run.shape.num_ranks;
     GCMOE_RETURN_IF_ERROR(reference::make_all_inputs(run.suite_case, size, run.shape, &run.inputs));
     count_inputs(run, report);
     choose_plan(options, case_idx, &run, report);
     GCMOE_RETURN_IF_ERROR(with.weights->find(run.suite_case, size, run.shape, &run.weights));
     GCMOE_RETURN_IF_ERROR(create_operators(options, &run));
-    if (launch_and_compare(&run, report)) {
-        GCMOE_RETURN_IF_ERROR(judge(options, with.machine, &run, report));
+    bool can_judge = launch_and_compare(&run, report);
+    if (options.processes.is_rank()) {
+        reference::RankOutputs own;
+        if (can_judge) own = outputs_of(run, run.own_ranks.front(), false);
+        GCMOE_RETURN_IF_ERROR(gather_case(own, &run, report, &can_judge));
+        if (run.own_ranks.front() != 0) return {};
+    }
+    if (can_judge) GCMOE_RETURN_IF_ERROR(judge(options, with.machine, &run, report));
+    if (can_judge && options.processes.is_rank()) {
+        GCMOE_RETURN_IF_ERROR(compare_with_threads(options, &run));
     }
     add_failures(run, report);
     report->seconds = seconds_since(begin);

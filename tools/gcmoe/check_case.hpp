@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "gcmoe/group.hpp"
 #include "gcmoe/operator.hpp"
 #include "gpu_options.hpp"
+#include "process_options.hpp"
 #include "reference/judge.hpp"
 #include "reference/suite.hpp"
 
@@ -23,6 +25,7 @@ struct CheckOptions {
     GpuOptions gpu;
     std::string suite = "all";
     std::vector<std::string> cases;  // empty = all
+    ProcessOptions processes;
     std::string executor = "threads";
     std::uint64_t seed = 0;
     int row_block = 0;    // 0 = 8, 16, 32, 64 in turn
@@ -74,11 +77,12 @@ struct CaseReport {
 struct CheckTools {
     CheckMachine* machine;
     WeightCache* weights;
+    std::shared_ptr<Group> group;  // ranks as processes
 };
 
-// Runs and judges one case. case_idx: place in its suite (row blocks take turns). A failed check is
-// in the report; errors are what keeps the case from being judged: kBadInput, kBadConfig,
-// kUnsupported.
+// Runs and judges one case; as a process that is not rank 0, only hands over. case_idx: place in
+// its suite (row blocks take turns). A failed check is in the report; errors are what keeps the
+// case from being judged: kBadInput, kBadConfig, kUnsupported.
 Status run_case(const CheckOptions& options, const std::string& suite,
                 const reference::SuiteCase& suite_case, int case_idx, const CheckTools& with,
                 CaseReport* report);

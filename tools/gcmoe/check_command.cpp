@@ -11,6 +11,7 @@
 #include "console.hpp"
 #include "gcmoe/capability.hpp"
 #include "gcmoe_suites.hpp"
+#include "spawn_ranks.hpp"
 
 namespace gcmoe::cli {
 namespace {
@@ -20,6 +21,7 @@ constexpr const char* kExamples = R"(Examples:
   gcmoe check --suite routed --case hot-x4 zipf-1.2
   gcmoe check --case v4-flash-t4 --executor stepper --seed 7
   gcmoe check --suite routed --no-overlap --row-block 16
+  gcmoe check --spawn                               every rank a process; y equal to that of threads
   gcmoe check --backend cuda --virtual-ranks 8 --suite routed --case v4.1-flash-t256 --tokens 8192
 A rank check passes if every protocol buffer has the predicted bytes, every rounding is right by
 itself, y is the sum of its own rows bit for bit, two launches agree bit for bit, and y is near the
@@ -123,6 +125,8 @@ Status check_options(const CheckOptions& options) {
     if (!options.expected.empty() && !options.dump_expected.empty()) {
         return option_error("--expected", options.expected, "excludes --dump-expected");
     }
+    GCMOE_RETURN_IF_ERROR(
+        check_process_options(options.processes, options.backend, options.executor));
     for (const BackendInfo& backend : backends()) {
         if (backend.name != options.backend) continue;
         if (backend.available) return {};
@@ -170,16 +174,19 @@ void add(const CaseReport& report, Totals* totals) {
 
 void print_summary(const CheckCommand& command, const Totals& totals) {
     fmt::print(
-        "{} of {} rank checks passed ({} cases, {} failed, {} live slots); backend {}; ring at "
+        "{} of {} rank checks passed ({} cases, {} failed, {} live slots); backend {}{}; ring at "
         "most a "
         "quarter of the blocks in {} cases, {} laps; worst stage {:.4f} of its bound, worst "
         "relative L2 {:.2e}, least cosine {:.9f}; {:.1f} s\n",
         totals.rank_checks - totals.failed, totals.rank_checks, totals.cases, totals.failed_cases,
-        totals.slots, command.options.backend, totals.tight_rings, totals.laps,
-        totals.worst_stage_error, totals.worst_rel_l2, totals.min_cosine, totals.seconds);
+        totals.slots, command.options.backend,
+        command.options.processes.is_rank() ? ", ranks as processes with the bits of threads" : "",
+        totals.tight_rings, totals.laps, totals.worst_stage_error, totals.worst_rel_l2,
+        totals.min_cosine, totals.seconds);
     if (!command.console.json) return;
     print_json({{"suite", command.options.suite},
                 {"backend", command.options.backend},
+                {"processes", command.options.processes.is_rank()},
                 {"cases", totals.cases},
                 {"rank_checks", totals.rank_checks},
                 {"failed", totals.failed},
@@ -193,10 +200,24 @@ void print_summary(const CheckCommand& command, const Totals& totals) {
                 {"seconds", totals.seconds}});
 }
 
+constexpr int kSuiteRanks = 8;
+
+int num_processes(const CheckOptions& options) {
+    return options.ranks != 0 ? options.ranks : kSuiteRanks;
+}
+
+Status spawn_check(const CheckCommand& command, int* exit_code) {
+    GCMOE_RETURN_IF_ERROR(check_options(command.options));
+    return spawn_ranks(
+        {"check", num_processes(command.options), command.options.deadline_s, command.console.json},
+        exit_code);
+}
+
 Status run_check(const CheckCommand& command, int* exit_code) {
     const auto begin = std::chrono::steady_clock::now();
     prepare_queues(command.options.backend, command.console);
     GCMOE_RETURN_IF_ERROR(check_options(command.options));
+    const bool reports = command.options.processes.rank.value_or(0) == 0;
     std::vector<ListedCase> cases;
     GCMOE_RETURN_IF_ERROR(list_cases(command.options, &cases));
     const std::string judge = command.options.backend == "cpu" ? "host" : "gpu";
@@ -205,22 +226,29 @@ Status run_check(const CheckCommand& command, int* exit_code) {
         make_check_machine(command.options.judge.empty() ? judge : command.options.judge,
                            command.options.gpu.device, &machine));
     WeightCache cache(machine.get());
+    std::shared_ptr<Group> group;
+    if (command.options.processes.is_rank()) {
+        GCMOE_RETURN_IF_ERROR(join_processes(command.options.processes,
+                                             num_processes(command.options),
+                                             command.options.deadline_s, &group));
+    }
     Totals totals;
-    print_head();
+    if (reports) print_head();
     for (const ListedCase& listed : cases) {
         CaseReport report;
         const Status status = run_case(command.options, listed.suite, listed.suite_case,
-                                       listed.index, {machine.get(), &cache}, &report);
+                                       listed.index, {machine.get(), &cache, group}, &report);
         if (!status.ok()) {
             return {status.code(), fmt::format("case {} of suite {}: {}", listed.suite_case.name,
                                                listed.suite, status.message())};
         }
+        if (!reports) continue;
         print_case(report);
         add(report, &totals);
     }
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     totals.seconds = seconds.count();
-    print_summary(command, totals);
+    if (reports) print_summary(command, totals);
     *exit_code = totals.stalled ? kExitStalled : totals.failed > 0 ? kExitFailed : kExitDone;
     return {};
 }
@@ -261,6 +289,7 @@ void add_options(CLI::App* check, CheckCommand* command) {
         ->type_name("DIR");
     add("--expected", &options.expected, "Read them from there instead of computing them")
         ->type_name("DIR");
+    add_process_options(*check, &options.processes);
     add_gpu_options(*check, &options.gpu);
     add_console_options(*check, &command->console);
     check->footer(kExamples);
@@ -277,7 +306,9 @@ void add_check_command(CLI::App& app, int* exit_code) {
         app.add_subcommand("check", "Run the accuracy suites and judge every rounding");
     cli::add_options(check, command.get());
     check->callback([command, exit_code] {
-        const Status status = cli::run_check(*command, exit_code);
+        const Status status = command->options.processes.spawn
+                                  ? cli::spawn_check(*command, exit_code)
+                                  : cli::run_check(*command, exit_code);
         if (!status.ok()) *exit_code = cli::report_error("check", status, command->console.json);
     });
 }

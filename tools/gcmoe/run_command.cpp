@@ -12,6 +12,7 @@
 #include "run_report.hpp"
 #include "run_trace.hpp"
 #include "run_verify.hpp"
+#include "spawn_ranks.hpp"
 
 namespace gcmoe::cli {
 namespace {
@@ -26,7 +27,20 @@ constexpr const char* kExamples = R"(Examples:
   gcmoe run --model glm-5.2 --reduced 8 --shared --tokens 64 --routing zipf:1.2 --mask 0.3
   gcmoe run --model v4-flash --reduced 8 --inputs /tmp/inputs.safetensors --launches 5
   gcmoe run --model v4-flash --reduced 8 --executor stepper --executor-seed 7
+  gcmoe run --model v4-flash --reduced 8 --ranks 4 --spawn       every rank a process
+  gcmoe run --model v4-flash --reduced 8 --ranks 2 --session /tmp/s --rank 0    and --rank 1
+With --rank, rank 0 verifies and reports for all; the others hand their results to it.
 The report's last word is `verified` only if every live token was compared in this process.)";
+
+Status spawn(const RunOptions& options, int* exit_code) {
+    GCMOE_RETURN_IF_ERROR(check_run_options(options));
+    SpawnRequest request;
+    request.subcommand = "run";
+    GCMOE_RETURN_IF_ERROR(count_ranks(options, &request.num_ranks));
+    request.deadline_s = options.deadline_s;
+    request.json = options.console.json;
+    return spawn_ranks(request, exit_code);
+}
 
 Status run_layer(const RunOptions& options, int* exit_code) {
     const auto begin = std::chrono::steady_clock::now();
@@ -35,7 +49,8 @@ Status run_layer(const RunOptions& options, int* exit_code) {
     LayerRun run;
     GCMOE_RETURN_IF_ERROR(prepare_inputs(options, &run));
     const Shape& shape = run.layer.shape;
-    if (!options.save_inputs_path.empty()) {
+    const bool reports = options.processes.rank.value_or(0) == 0;
+    if (!options.save_inputs_path.empty() && reports) {
         const IndexType index_type = operator_options(options, run.capacity).index_type;
         GCMOE_RETURN_IF_ERROR(
             save_inputs(options.save_inputs_path, shape, run.layer.hidden, index_type, run.inputs));
@@ -43,6 +58,12 @@ Status run_layer(const RunOptions& options, int* exit_code) {
     GCMOE_RETURN_IF_ERROR(pack_weights(options, &run));
     trace::Trace trace;
     GCMOE_RETURN_IF_ERROR(launch_traced(options, &run, &trace));
+    GCMOE_RETURN_IF_ERROR(gather_ranks(options, &run));
+    if (!reports) {
+        print_rank_report(options, run);
+        *exit_code = run.difference.empty() ? kExitDone : kExitFailed;
+        return {};
+    }
     Verdict verdict;
     GCMOE_RETURN_IF_ERROR(verify_run(options, &run, &verdict));
     if (!options.out_path.empty()) {
@@ -68,7 +89,8 @@ void add_run_command(CLI::App& app, int* exit_code) {
     run->footer(kExamples);
     add_run_options(*run, options.get());
     run->callback([options, exit_code] {
-        const Status status = run_layer(*options, exit_code);
+        const Status status =
+            options->processes.spawn ? spawn(*options, exit_code) : run_layer(*options, exit_code);
         if (!status.ok()) *exit_code = report_error("run", status, options->console.json);
     });
 }

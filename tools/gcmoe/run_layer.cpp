@@ -8,6 +8,9 @@
 
 #include "gcmoe/capability.hpp"
 #include "gcmoe/stall_report.hpp"
+#include "group/group_state.hpp"
+#include "numerics/hash.hpp"
+#include "op/readback.hpp"
 #include "reference/case_inputs.hpp"
 
 namespace gcmoe::cli {
@@ -104,11 +107,42 @@ void add_report(const PackReport& part, PackReport* sum) {
     sum->worst_change = std::max(sum->worst_change, part.worst_change);
 }
 
+// Ranks as processes: what they must have in common beyond what the operator compares.
+Status meet_before_launches(const RunOptions& options, const LayerRun& run) {
+    const Shape& shape = run.layer.shape;
+    std::uint64_t hash = 0;
+    for (const RankInputs& inputs : run.inputs) {
+        const std::size_t rows = size_of(inputs.num_tokens);
+        const auto add = [&hash](const auto& values, std::size_t count) {
+            for (std::size_t i = 0; i < count; ++i) {
+                hash = numerics::hash_combine(hash, static_cast<std::uint64_t>(values[i]));
+            }
+        };
+        add(inputs.x, rows * size_of(shape.hidden));
+        add(inputs.x_scale, rows * size_of(shape.hidden / kChunk));
+        add(inputs.topk_idx, rows * size_of(shape.topk));
+        hash = numerics::hash_combine(hash, rows);
+    }
+    return meet_ranks("session",
+                      {{"layer", run.layer.title},
+                       {"ranks", std::to_string(shape.num_ranks)},
+                       {"tokens and routing", fmt::format("{:016x}", hash)},
+                       {"launches", std::to_string(options.launches)},
+                       {"verify", options.no_verify ? "no" : "yes"}},
+                      run.group->state().host.get());
+}
+
 Status create_operators(const RunOptions& options, LayerRun* run) {
     const Shape& shape = run->layer.shape;
     const OperatorOptions op_options = operator_options(options, run->capacity);
-    GCMOE_RETURN_IF_ERROR(Group::in_process(shape.num_ranks, group_options(options), &run->group));
-    for (int rank = 0; rank < shape.num_ranks; ++rank) {
+    if (options.processes.is_rank()) {
+        GCMOE_RETURN_IF_ERROR(meet_before_launches(options, *run));
+    } else {
+        GCMOE_RETURN_IF_ERROR(
+            Group::in_process(shape.num_ranks, group_options(options), &run->group));
+    }
+    run->ops.resize(size_of(shape.num_ranks));
+    for (const int rank : run->own_ranks) {
         std::unique_ptr<Operator> op;
         GCMOE_RETURN_IF_ERROR(Operator::create(shape, run->weights[size_of(rank)], run->group, rank,
                                                op_options, &op));
@@ -117,7 +151,7 @@ Status create_operators(const RunOptions& options, LayerRun* run) {
             op->write_inputs({inputs.num_tokens, inputs.x.data(), inputs.x_scale.data(),
                               inputs.topk_idx.data(), inputs.topk_weight.data()}));
         GCMOE_RETURN_IF_ERROR(op->check_inputs(inputs.num_tokens));
-        run->ops.push_back(std::move(op));
+        run->ops[size_of(rank)] = std::move(op);
     }
     return {};
 }
@@ -126,7 +160,8 @@ Status create_operators(const RunOptions& options, LayerRun* run) {
 Status synchronize_all(LayerRun* run) {
     Status first;
     bool first_follows = false;
-    for (const std::unique_ptr<Operator>& op : run->ops) {
+    for (const int rank : run->own_ranks) {
+        Operator* op = run->ops[size_of(rank)].get();
         Status status = op->synchronize();
         if (status.ok()) continue;
         const bool follows =
@@ -142,11 +177,13 @@ Status synchronize_all(LayerRun* run) {
 Status launch_once(LayerRun* run, std::vector<RankOutput>* outputs) {
     const auto begin = std::chrono::steady_clock::now();
     Status launched;
-    for (std::size_t rank = 0; rank < run->ops.size() && launched.ok(); ++rank) {
+    for (const int rank : run->own_ranks) {
+        RankOutput& output = (*outputs)[size_of(rank)];
         LaunchArgs args;
-        args.num_tokens = (*outputs)[rank].num_tokens;
-        args.y = (*outputs)[rank].y.data();
-        launched = run->ops[rank]->launch(args);
+        args.num_tokens = output.num_tokens;
+        args.y = output.y.data();
+        launched = run->ops[size_of(rank)]->launch(args);
+        if (!launched.ok()) break;
     }
     const Status finished = synchronize_all(run);
     GCMOE_RETURN_IF_ERROR(launched);
@@ -201,11 +238,11 @@ Status choose_layer(const RunOptions& options, LayerRun* run) {
 }
 
 Status load_packed(const RunOptions& options, LayerRun* run) {
-    ProgressBar bar("loading packed files", run->packed_files.size(), options.console.progress);
-    for (const std::shared_ptr<const checkpoint::PackedFile>& file : run->packed_files) {
-        std::shared_ptr<const PackedWeights> weights;
-        GCMOE_RETURN_IF_ERROR(file->load(&weights));
-        run->weights.push_back(std::move(weights));
+    ProgressBar bar("loading packed files", run->own_ranks.size(), options.console.progress);
+    run->weights.resize(run->packed_files.size());
+    for (const int rank : run->own_ranks) {
+        const auto& file = run->packed_files[size_of(rank)];
+        GCMOE_RETURN_IF_ERROR(file->load(&run->weights[size_of(rank)]));
         run->packed.num_experts += static_cast<int>(file->experts().size());
         run->packed.packed_bytes += static_cast<std::int64_t>(file->num_bytes());
         bar.advance();
@@ -215,6 +252,28 @@ Status load_packed(const RunOptions& options, LayerRun* run) {
 
 }  // namespace
 
+reference::RankOutputs own_stages(const Shape& shape, const RankOutput& output, Operator* op) {
+    const Readback memory = readback(*op);
+    const layout::LocalMemory& local = memory.local;
+    reference::RankOutputs stages;
+    stages.max_tokens = static_cast<int>(memory.heap.max_tokens);
+    stages.act = memory.local_base + local.capture_act;
+    stages.act_scale =
+        reinterpret_cast<const std::uint32_t*>(memory.local_base + local.capture_act_scale);
+    stages.combine = memory.heap_base + memory.heap.combine;
+    stages.combine_stride = memory.heap.combine_stride;
+    stages.y = output.y.data();
+    stages.y_stride = static_cast<std::uint64_t>(shape.hidden);
+    if (shape.shared_inter > 0) {
+        stages.shared_act = memory.local_base + local.shared_act;
+        stages.shared_act_scale =
+            reinterpret_cast<const std::uint32_t*>(memory.local_base + local.shared_act_scale);
+        stages.shared_row =
+            reinterpret_cast<const std::uint16_t*>(memory.local_base + local.shared_row);
+    }
+    return stages;
+}
+
 Status prepare_inputs(const RunOptions& options, LayerRun* run) {
     GCMOE_RETURN_IF_ERROR(choose_layer(options, run));
     run->source = std::make_unique<CachedSource>(run->layer.source.get(), kCacheBytes);
@@ -222,6 +281,14 @@ Status prepare_inputs(const RunOptions& options, LayerRun* run) {
                                                       : read_inputs(options, run));
     for (RankInputs& inputs : run->inputs) widen(run->layer.shape, run->capacity, &inputs);
     count_slots(run);
+    const int num_ranks = run->layer.shape.num_ranks;
+    if (options.processes.is_rank()) {
+        run->own_ranks = {*options.processes.rank};
+        GCMOE_RETURN_IF_ERROR(
+            join_processes(options.processes, num_ranks, options.deadline_s, &run->group));
+    } else {
+        for (int rank = 0; rank < num_ranks; ++rank) run->own_ranks.push_back(rank);
+    }
     return check_present(options, *run);
 }
 
@@ -238,11 +305,12 @@ Status pack_weights(const RunOptions& options, LayerRun* run) {
     ProgressBar bar("packing experts", pack_options.only_experts.size(), options.console.progress);
     run->source->on_expert([&bar] { bar.advance(); });
     Status status;
-    for (int rank = 0; rank < shape.num_ranks && status.ok(); ++rank) {
-        std::shared_ptr<const PackedWeights> weights;
+    run->weights.resize(size_of(shape.num_ranks));
+    for (const int rank : run->own_ranks) {
         PackReport report;
-        status = PackedWeights::pack(*run->source, shape, rank, pack_options, &weights, &report);
-        run->weights.push_back(std::move(weights));
+        status = PackedWeights::pack(*run->source, shape, rank, pack_options,
+                                     &run->weights[size_of(rank)], &report);
+        if (!status.ok()) break;
         add_report(report, &run->packed);
     }
     run->source->on_expert({});
@@ -264,6 +332,42 @@ Status launch_layer(const RunOptions& options, LayerRun* run) {
         GCMOE_RETURN_IF_ERROR(launch_once(run, &outputs));
         run->difference = find_difference(*run, launch, outputs);
         bar.advance();
+    }
+    run->statistics.resize(run->ops.size());
+    for (const int rank : run->own_ranks) {
+        run->statistics[size_of(rank)] = run->ops[size_of(rank)]->statistics();
+    }
+    return {};
+}
+
+Status gather_ranks(const RunOptions& options, LayerRun* run) {
+    if (!options.processes.is_rank()) return {};
+    const int rank = run->own_ranks.front();
+    const RankOutput& output = run->outputs[size_of(rank)];
+    RankResult own;
+    own.statistics = run->statistics[size_of(rank)];
+    own.packed = run->packed;
+    own.launch_s = run->launch_s;
+    own.difference = run->difference;
+    if (!options.no_verify) {
+        own.stages =
+            copy_stages(run->layer.shape, output.num_tokens,
+                        own_stages(run->layer.shape, output, run->ops[size_of(rank)].get()));
+    } else {
+        own.stages.num_tokens = output.num_tokens;
+        own.stages.y = output.y;
+    }
+    std::vector<RankResult> all;
+    GCMOE_RETURN_IF_ERROR(gather_results(std::move(own), run->group->state().host.get(), &all));
+    run->gathered.resize(run->ops.size());
+    for (std::size_t peer = 1; peer < all.size(); ++peer) {
+        RankResult& result = all[peer];
+        std::copy(result.stages.y.begin(), result.stages.y.end(), run->outputs[peer].y.begin());
+        run->gathered[peer] = std::move(result.stages);
+        run->statistics[peer] = std::move(result.statistics);
+        add_report(result.packed, &run->packed);
+        run->launch_s = std::max(run->launch_s, result.launch_s);
+        if (run->difference.empty()) run->difference = result.difference;
     }
     return {};
 }

@@ -231,6 +231,7 @@ void add_run_options(CLI::App& command, RunOptions* options) {
     add_activation_options(command, &options->layer);
     add_input_options(command, options);
     add_execution_options(command, options);
+    add_process_options(command, &options->processes);
     add_console_options(command, &options->console);
 }
 
@@ -269,7 +270,12 @@ Status check_run_options(const RunOptions& options) {
         }
     }
     GCMOE_RETURN_IF_ERROR(check_word("--backend", options.backend, names));
-    return {};
+    const bool has_processes = options.processes.spawn || options.processes.is_rank();
+    if (has_processes && !options.trace_path.empty()) {
+        return option_error("--trace", options.trace_path,
+                            "records the ranks of one process; leave out --spawn and --rank");
+    }
+    return check_process_options(options.processes, options.backend, options.executor);
 }
 
 Status count_ranks(const RunOptions& options, int* num_ranks) {

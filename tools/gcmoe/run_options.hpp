@@ -10,6 +10,7 @@
 #include "gcmoe/operator.hpp"
 #include "gpu_options.hpp"
 #include "layer_options.hpp"
+#include "process_options.hpp"
 #include "reference/suite.hpp"
 
 namespace gcmoe::cli {
@@ -30,6 +31,7 @@ struct RunOptions {
     std::string save_inputs_path;
     std::string out_path;
 
+    ProcessOptions processes;
     std::string backend = "cpu";
     GpuOptions gpu;
     std::string executor = "threads";

@@ -97,12 +97,6 @@ Load find_load(const std::vector<std::uint64_t>& rows, const std::vector<int>& t
     return load;
 }
 
-std::vector<Statistics> all_statistics(const LayerRun& run) {
-    std::vector<Statistics> statistics;
-    for (const std::unique_ptr<Operator>& op : run.ops) statistics.push_back(op->statistics());
-    return statistics;
-}
-
 // One number, or its range over the ranks.
 template <class Field>
 std::string range_text(const std::vector<Statistics>& statistics, const Field& field) {
@@ -163,8 +157,9 @@ void print_sizes(const RunOptions& options, const LayerRun& run) {
                    counted(static_cast<std::uint64_t>(run.packed.num_changed_values), "value"),
                    run.packed.worst_change);
     }
-    fmt::print("{}, {}: {} + {} units a rank, {} rows a block, ring of {}\n", options.backend,
-               options.executor, plan.dispatch_units, plan.compute_units, plan.row_block,
+    fmt::print("{}, {}{}: {} + {} units a rank, {} rows a block, ring of {}\n", options.backend,
+               options.executor, options.processes.is_rank() ? ", ranks as processes" : "",
+               plan.dispatch_units, plan.compute_units, plan.row_block,
                counted(plan.ring_blocks, "block"));
 }
 
@@ -258,7 +253,7 @@ Json verdict_json(const Verdict& verdict) {
 
 void print_run_report(const RunOptions& options, const LayerRun& run, const Verdict& verdict,
                       double seconds) {
-    const std::vector<Statistics> statistics = all_statistics(run);
+    const std::vector<Statistics>& statistics = run.statistics;
     print_sizes(options, run);
     print_times(options, run, statistics);
     fmt::print("seconds: {:.1f} in all\n", seconds);
@@ -267,7 +262,7 @@ void print_run_report(const RunOptions& options, const LayerRun& run, const Verd
 
 void print_run_json(const RunOptions& options, const LayerRun& run, const Verdict& verdict,
                     double seconds, const trace::Trace& trace) {
-    const std::vector<Statistics> statistics = all_statistics(run);
+    const std::vector<Statistics>& statistics = run.statistics;
     const Timeline timeline = make_timeline(statistics);
     std::uint64_t laps = 0;
     std::uint64_t blocks = 0;
@@ -290,6 +285,7 @@ void print_run_json(const RunOptions& options, const LayerRun& run, const Verdic
     object["model"] = shape_json(run.layer);
     object["backend"] = options.backend;
     object["executor"] = options.executor;
+    object["processes"] = options.processes.is_rank() ? run.layer.shape.num_ranks : 1;
     object["roles"] = roles_json(timeline);
     object["overlap"] = overlap_json(options, timeline);
     object["ring"] = {{"blocks", blocks}, {"laps", laps}};
@@ -300,6 +296,22 @@ void print_run_json(const RunOptions& options, const LayerRun& run, const Verdic
     }
     object["expert_rows"] = expert_rows(statistics, options.launches);
     print_json(object);
+}
+
+void print_rank_report(const RunOptions& options, const LayerRun& run) {
+    const int rank = run.own_ranks.front();
+    const int num_tokens = run.inputs[static_cast<std::size_t>(rank)].num_tokens;
+    if (options.console.json) {
+        print_json({{"rank", rank},
+                    {"ranks", run.layer.shape.num_ranks},
+                    {"tokens", num_tokens},
+                    {"launches", options.launches},
+                    {"handed_over", true}});
+        return;
+    }
+    fmt::print("rank {} of {}: {} of {}, handed to rank 0\n", rank, run.layer.shape.num_ranks,
+               counted(static_cast<std::uint64_t>(options.launches), "launch"),
+               counted(static_cast<std::uint64_t>(num_tokens), "token"));
 }
 
 }  // namespace gcmoe::cli

@@ -12,4 +12,7 @@ void print_run_report(const RunOptions& options, const LayerRun& run, const Verd
 void print_run_json(const RunOptions& options, const LayerRun& run, const Verdict& verdict,
                     double seconds, const trace::Trace& trace);
 
+// What a rank that is a process says when rank 0 reports for it.
+void print_rank_report(const RunOptions& options, const LayerRun& run);
+
 }  // namespace gcmoe::cli

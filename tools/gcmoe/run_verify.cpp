@@ -6,36 +6,11 @@
 #include <utility>
 
 #include "machine.hpp"
-#include "op/readback.hpp"
 #include "reference/judge.hpp"
 #include "reference/layer.hpp"
 
 namespace gcmoe::cli {
 namespace {
-
-// A rank's stages in its own memory, as the last launch left them; y is that of the first, whose
-// bits later launches repeated.
-reference::RankOutputs stages_of(const Shape& shape, const RankOutput& output, Operator* op) {
-    const Readback memory = readback(*op);
-    const layout::LocalMemory& local = memory.local;
-    reference::RankOutputs stages;
-    stages.max_tokens = static_cast<int>(memory.heap.max_tokens);
-    stages.act = memory.local_base + local.capture_act;
-    stages.act_scale =
-        reinterpret_cast<const std::uint32_t*>(memory.local_base + local.capture_act_scale);
-    stages.combine = memory.heap_base + memory.heap.combine;
-    stages.combine_stride = memory.heap.combine_stride;
-    stages.y = output.y.data();
-    stages.y_stride = static_cast<std::uint64_t>(shape.hidden);
-    if (shape.shared_inter > 0) {
-        stages.shared_act = memory.local_base + local.shared_act;
-        stages.shared_act_scale =
-            reinterpret_cast<const std::uint32_t*>(memory.local_base + local.shared_act_scale);
-        stages.shared_row =
-            reinterpret_cast<const std::uint16_t*>(memory.local_base + local.shared_row);
-    }
-    return stages;
-}
 
 Status judge(const RunOptions& options, LayerRun* run,
              std::vector<reference::RankJudgement>* verdicts) {
@@ -50,7 +25,9 @@ Status judge(const RunOptions& options, LayerRun* run,
     run->source->on_expert([&bar] { bar.advance(); });
     std::vector<reference::RankOutputs> outputs;
     for (std::size_t rank = 0; rank < run->ops.size(); ++rank) {
-        outputs.push_back(stages_of(problem.shape, run->outputs[rank], run->ops[rank].get()));
+        Operator* own = run->ops[rank].get();
+        outputs.push_back(own != nullptr ? own_stages(problem.shape, run->outputs[rank], own)
+                                         : run->gathered[rank].view(problem.shape));
     }
     std::vector<reference::RankStages> stages;
     Status status = reference::evaluate_layer(problem, &stages);

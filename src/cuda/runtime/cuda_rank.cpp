@@ -109,7 +109,7 @@ class CudaRank final : public backend::RankBackend {
     HostView host_view(const std::vector<RoomPart>& parts) override;
     void connect(const layout::PeerTable& peers) override { peers_ = peers; }
     void init_signals(const protocol::StartPoint& start) override;
-    void move_heap() override;
+    Status move_heap() override;
     Status launch(const LaunchRequest& request) override;
     bool synchronize() override;
     [[nodiscard]] LaunchTimes times() override;
@@ -245,7 +245,7 @@ void CudaRank::init_signals(const protocol::StartPoint& start) {
     launcher_->restart();
 }
 
-void CudaRank::move_heap() {
+Status CudaRank::move_heap() {
     const DeviceScope scope(setup_.device);
     DeviceBuffer fresh;
     must(fresh.allocate(setup_.heap.bytes, "new symmetric memory"));
@@ -258,6 +258,7 @@ void CudaRank::move_heap() {
     old_heaps_.push_back(std::move(heap_));
     heap_ = std::move(fresh);
     peers_ = {};  // they have moved, too
+    return {};
 }
 
 layout::RankMemory CudaRank::memory(int plan_idx) const {

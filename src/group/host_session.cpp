@@ -1,0 +1,117 @@
+#include "group/host_session.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "layout/peer_table.hpp"
+
+namespace gcmoe {
+namespace group {
+namespace {
+
+constexpr double kMostWaitSeconds = 1e9;
+
+Status check_options(const HostOptions& options) {
+    if (options.num_ranks < 1 || options.num_ranks > layout::kMaxRanks) {
+        return {Code::kBadConfig,
+                fmt::format("num_ranks = {} must be in 1..{} (slots of the peer descriptor)",
+                            options.num_ranks, layout::kMaxRanks)};
+    }
+    if (options.rank < 0 || options.rank >= options.num_ranks) {
+        return {Code::kBadConfig,
+                fmt::format("rank = {} must be in 0..{} (num_ranks = {})", options.rank,
+                            options.num_ranks - 1, options.num_ranks)};
+    }
+    if (!(options.wait_s >= 0 && options.wait_s <= kMostWaitSeconds)) {
+        return {
+            Code::kBadConfig,
+            fmt::format("wait_s = {} must be in 0..1e9 seconds (0 = for ever)", options.wait_s)};
+    }
+    if (options.session.empty()) return {Code::kBadConfig, "session: a folder must be named"};
+    return {};
+}
+
+}  // namespace
+
+Status HostSession::open(const HostOptions& options, std::unique_ptr<HostSession>* out) {
+    GCMOE_RETURN_IF_ERROR(check_options(options));
+    auto session = std::make_unique<HostSession>(options);
+    GCMOE_RETURN_IF_ERROR(draw_random(&session->incarnation_, sizeof(session->incarnation_)));
+    if (options.rank == 0) {
+        GCMOE_RETURN_IF_ERROR(
+            OwnedFolder::open(options.session, options.replaces_lost, &session->folder_));
+        session->token_ = session->folder_.token();
+    } else {
+        const Status status =
+            find_session(options.session, Deadline(options.wait_s), &session->token_);
+        if (status.code() == Code::kStalled) {
+            return {Code::kStalled,
+                    fmt::format("session '{}': rank 0 of {} has not come within "
+                                "{:g} s",
+                                options.session, options.num_ranks, options.wait_s)};
+        }
+        GCMOE_RETURN_IF_ERROR(status);
+    }
+    *out = std::move(session);
+    return {};
+}
+
+Identity HostSession::identity() const { return {options_.rank, options_.num_ranks, token_}; }
+
+Status HostSession::gather(Hello hello, SharedHandle handle, const TakeHandle& take,
+                           Agreed* agreed) {
+    if (options_.rank != 0) {
+        attendee_ = std::make_unique<MeetingAttendee>(identity(), socket_path(options_.session));
+        return attendee_->gather(hello, handle.fd.get(), options_.wait_s, take, agreed);
+    }
+    chair_ = std::make_unique<MeetingChair>(identity(), folder_.listener());
+    GCMOE_RETURN_IF_ERROR(chair_->gather(std::move(hello), std::move(handle), options_.wait_s));
+    chair_->hand_out(options_.wait_s, agreed);
+    for (int rank = 1; rank < options_.num_ranks; ++rank) {
+        const SharedHandle peer = chair_->take_handle(rank);
+        if (!peer.kind.empty()) take(rank, peer);
+    }
+    return {};
+}
+
+Status HostSession::meet(Offer offer, const TakeHandle& take, Agreement* out) {
+    Hello hello;
+    hello.pid = ::getpid();
+    hello.incarnation = incarnation_;
+    hello.is_reset = offer.is_reset;
+    hello.move = offer.move;
+    hello.generation = offer.generation;
+    hello.session = offer.session;
+    hello.members = members_[offer.subject];
+    hello.subject = offer.subject;
+    hello.configuration = std::move(offer.configuration);
+    hello.handle_kind = offer.handle.kind;
+    hello.handle_bytes = offer.handle.bytes;
+    Agreed agreed;
+    const Status status = gather(std::move(hello), std::move(offer.handle), take, &agreed);
+    if (!status.ok()) {
+        chair_.reset();
+        attendee_.reset();
+        return status;
+    }
+    members_[offer.subject] = agreed.members;
+    *out = {agreed.is_restart, agreed.generation, agreed.session};
+    return {};
+}
+
+Status HostSession::start(const Status& own) {
+    Status status = own;
+    if (!own.ok()) {
+        status = Status(own.code(), fmt::format("rank {}: {}", options_.rank, own.message()));
+    }
+    status = chair_ != nullptr ? chair_->start(status, options_.wait_s)
+                               : attendee_->start(status, options_.wait_s);
+    chair_.reset();
+    attendee_.reset();
+    return status;
+}
+
+}  // namespace group
+}  // namespace gcmoe

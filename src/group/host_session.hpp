@@ -1,0 +1,67 @@
+// A rank's part of a session of processes on one host. Ranks meet when a workspace is made and when
+// it is reset: each brings a configuration and a handle of its memory, all leave with everyone's.
+// The handle is anything that a descriptor stands for; nothing here knows what it maps.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gcmoe/group.hpp"
+#include "group/meeting_attendee.hpp"
+#include "group/meeting_chair.hpp"
+#include "group/session_folder.hpp"
+
+namespace gcmoe::group {
+
+// What a rank brings to a meeting.
+struct Offer {
+    std::string subject;          // "workspace 'default'": what the ranks meet for
+    Configuration configuration;  // must be equal on all
+    bool is_reset = false;        // of something that this rank has met for before
+    bool move = false;            // a reset into new memory
+    std::uint32_t generation = 0;
+    std::uint32_t session = 0;
+    SharedHandle handle;  // empty: nothing
+};
+
+// What all start from.
+struct Agreement {
+    bool is_restart = false;  // some rank has been there before: generation and session are new
+    std::uint32_t generation = 0;
+    std::uint32_t session = 0;
+};
+
+class HostSession {
+  public:
+    // Errors: those of the folder; kStalled (rank 0 has not come).
+    static Status open(const HostOptions& options, std::unique_ptr<HostSession>* out);
+    explicit HostSession(const HostOptions& options) : options_(options) {}
+
+    [[nodiscard]] const HostOptions& options() const { return options_; }
+
+    // Waits for all ranks; `take` gets the handle of each other rank. Errors: kStalled naming who
+    // has not come or has gone, kBadConfig naming the field that differs; the same on every rank.
+    Status meet(Offer offer, const TakeHandle& take, Agreement* out);
+    // Second half of a meeting: this rank has done what follows from the agreement, or not (own).
+    // Ok on all ranks, or on none. Callers: once after every meet that returned Ok.
+    Status start(const Status& own);
+
+  private:
+    [[nodiscard]] Identity identity() const;
+    Status gather(Hello hello, SharedHandle handle, const TakeHandle& take, Agreed* agreed);
+
+    HostOptions options_;
+    Token token_;
+    std::uint64_t incarnation_ = 0;
+    OwnedFolder folder_;  // rank 0
+    // Incarnations of each subject's last meeting.
+    std::map<std::string, std::vector<std::uint64_t>> members_;
+    std::unique_ptr<MeetingChair> chair_;        // rank 0, between meet and start
+    std::unique_ptr<MeetingAttendee> attendee_;  // others
+};
+
+}  // namespace gcmoe::group

@@ -1,0 +1,62 @@
+// Rank 0's side of a meeting: seats every rank, judges what they bring, hands everyone everyone's
+// memory, and lets all go on at once or none. Whatever goes wrong, all who came hear the same
+// sentence.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "group/meeting_packets.hpp"
+
+namespace gcmoe::group {
+
+class MeetingChair {
+  public:
+    MeetingChair(const Identity& self, int listener);
+
+    // Waits for all ranks. Errors: kStalled naming the ranks that have not come or have gone,
+    // kBadConfig naming the first field in which ranks differ, kBadInput (a reset that would use
+    // memory again which a lost rank may still write).
+    Status gather(Hello own, SharedHandle own_handle, double wait_s);
+    // Hands out all handles and what was agreed on. Callers: after gather.
+    void hand_out(double wait_s, Agreed* out);
+    [[nodiscard]] SharedHandle take_handle(int rank);
+    // Waits until all are ready, then tells all to go on, or why not.
+    Status start(const Status& own, double wait_s);
+
+  private:
+    struct Seat {
+        UniqueFd socket;  // not of rank 0
+        Hello hello;
+        UniqueFd handle;
+        bool is_taken = false;
+        bool has_left = false;
+        [[nodiscard]] bool is_empty() const { return !is_taken; }
+    };
+
+    [[nodiscard]] bool is_waiting() const;
+    void wait_for_events(const Deadline& deadline) const;
+    void accept_all();
+    void read_pending(const Deadline& deadline);
+    void seat(UniqueFd socket, const Deadline& deadline);
+    void note_outsider(UniqueFd socket, const std::string& difference);
+    void find_left();
+    [[nodiscard]] Status judge(double wait_s) const;
+    [[nodiscard]] Status judge_presence(double wait_s) const;
+    [[nodiscard]] Status judge_configurations() const;
+    [[nodiscard]] Status judge_memory() const;
+    [[nodiscard]] int find_newcomer() const;
+    [[nodiscard]] bool is_restart() const;
+    [[nodiscard]] std::vector<std::uint64_t> members() const;
+    [[nodiscard]] Status ready_of(int rank, const Deadline& deadline);
+    Status tell_all(const Status& status);
+
+    Identity self_;
+    int listener_;
+    std::vector<Seat> seats_;          // (num_ranks)
+    std::vector<UniqueFd> pending_;    // connected, but have not said who they are
+    std::vector<UniqueFd> outsiders_;  // of another number of ranks or version
+    std::string outsider_difference_;  // the first one's
+};
+
+}  // namespace gcmoe::group

@@ -1,0 +1,172 @@
+#include "group/session_folder.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cinttypes>
+#include <cstdio>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+namespace gcmoe::group {
+namespace {
+
+constexpr mode_t kFolderMode = 0700;
+constexpr mode_t kFileMode = 0600;
+constexpr const char* kTokenFile = "token";
+constexpr const char* kFreshTokenFile = "token.new";
+constexpr const char* kSocketFile = "rank0";
+constexpr std::chrono::milliseconds kRetry{5};
+
+std::string errno_text() { return std::generic_category().message(errno); }
+
+Status refuse(const std::string& path, const std::string& why) {
+    return {Code::kBadInput, fmt::format("session folder '{}' {}", path, why)};
+}
+
+Status check_path(const std::string& path) {
+    if (socket_path(path).size() <= kMostPathBytes) return {};
+    return refuse(path, fmt::format("is too long: a socket in it would have a path of {} bytes, "
+                                    "at most {} are possible",
+                                    socket_path(path).size(), kMostPathBytes));
+}
+
+// Opens the folder and judges what it is. An empty descriptor with an Ok status: nothing is there.
+Status open_folder(const std::string& path, UniqueFd* out) {
+    UniqueFd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (!folder.is_open()) {
+        if (errno == ENOENT) return {};
+        if (errno == ENOTDIR || errno == ELOOP) return refuse(path, "is no folder (or a link)");
+        return refuse(path, "cannot be opened: " + errno_text());
+    }
+    struct stat info {};
+    if (::fstat(folder.get(), &info) != 0) return refuse(path, errno_text());
+    if (info.st_uid != ::geteuid()) {
+        return refuse(path,
+                      fmt::format("belongs to user {}, not to user {}", info.st_uid, ::geteuid()));
+    }
+    if ((info.st_mode & 07777) != kFolderMode) {
+        return refuse(path, fmt::format("has mode {:04o}, not {:04o}: others could reach the ranks",
+                                        info.st_mode & 07777, kFolderMode));
+    }
+    *out = std::move(folder);
+    return {};
+}
+
+// The folder was removed while it was waited for.
+bool is_gone(int folder) {
+    struct stat info {};
+    return ::fstat(folder, &info) != 0 || info.st_nlink == 0;
+}
+
+// The token and the process that wrote it.
+bool read_token(int folder, Token* token, int* pid) {
+    const UniqueFd file(::openat(folder, kTokenFile, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+    char text[64] = {};
+    if (!file.is_open() || ::read(file.get(), text, sizeof(text) - 1) <= 0) return false;
+    return std::sscanf(text, "%16" SCNx64 "%16" SCNx64 " %d", &token->words[0], &token->words[1],
+                       pid) == 3;
+}
+
+// Written beside and renamed: a reader sees a whole one.
+Status write_token(const std::string& path, int folder, const Token& token) {
+    const std::string text =
+        fmt::format("{:016x}{:016x} {}\n", token.words[0], token.words[1], ::getpid());
+    ::unlinkat(folder, kFreshTokenFile, 0);
+    const UniqueFd file(::openat(folder, kFreshTokenFile,
+                                 O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kFileMode));
+    const bool written =
+        file.is_open() &&
+        ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
+        ::renameat(folder, kFreshTokenFile, folder, kTokenFile) == 0;
+    return written ? Status() : refuse(path, "cannot be written: " + errno_text());
+}
+
+// Makes the folder if it is not there, and locks it.
+Status lock_folder(const std::string& path, UniqueFd* out) {
+    for (;;) {
+        if (::mkdir(path.c_str(), kFolderMode) != 0 && errno != EEXIST) {
+            return refuse(path, "cannot be made: " + errno_text());
+        }
+        UniqueFd folder;
+        GCMOE_RETURN_IF_ERROR(open_folder(path, &folder));
+        if (!folder.is_open()) continue;  // its session has just ended
+        if (::flock(folder.get(), LOCK_EX | LOCK_NB) != 0) {
+            Token token;
+            int pid = 0;
+            read_token(folder.get(), &token, &pid);
+            return refuse(path,
+                          fmt::format("is in use by a live session (rank 0 is process {})", pid));
+        }
+        if (is_gone(folder.get())) continue;
+        *out = std::move(folder);
+        return {};
+    }
+}
+
+}  // namespace
+
+std::string socket_path(const std::string& folder) { return folder + "/" + kSocketFile; }
+
+Status draw_random(void* out, std::size_t bytes) {
+    if (::getrandom(out, bytes, 0) == static_cast<ssize_t>(bytes)) return {};
+    return {Code::kUnsupported, "no random bits: " + errno_text()};
+}
+
+Status OwnedFolder::open(const std::string& path, bool keep_token, OwnedFolder* out) {
+    GCMOE_RETURN_IF_ERROR(check_path(path));
+    OwnedFolder owned;
+    GCMOE_RETURN_IF_ERROR(lock_folder(path, &owned.lock_));
+    const int folder = owned.lock_.get();
+    int pid = 0;
+    if (keep_token && !read_token(folder, &owned.token_, &pid)) {
+        return refuse(path, "holds no session in which rank 0 could be replaced");
+    }
+    owned.path_ = path;  // from here on the destructor clears it
+    if (!keep_token) GCMOE_RETURN_IF_ERROR(draw_random(&owned.token_, sizeof(owned.token_)));
+    GCMOE_RETURN_IF_ERROR(write_token(path, folder, owned.token_));
+    ::unlinkat(folder, kSocketFile, 0);  // of a dead session
+    GCMOE_RETURN_IF_ERROR(listen_at(socket_path(path), &owned.listener_));
+    *out = std::move(owned);
+    return {};
+}
+
+OwnedFolder& OwnedFolder::operator=(OwnedFolder&& other) noexcept {
+    std::swap(path_, other.path_);
+    std::swap(lock_, other.lock_);
+    std::swap(listener_, other.listener_);
+    std::swap(token_, other.token_);
+    return *this;
+}
+
+OwnedFolder::~OwnedFolder() {
+    if (!lock_.is_open() || path_.empty()) return;
+    for (const char* name : {kSocketFile, kTokenFile, kFreshTokenFile}) {
+        ::unlinkat(lock_.get(), name, 0);
+    }
+    ::rmdir(path_.c_str());  // stays if the user keeps files there
+}
+
+Status find_session(const std::string& path, const Deadline& deadline, Token* out) {
+    GCMOE_RETURN_IF_ERROR(check_path(path));
+    for (;;) {
+        UniqueFd folder;
+        GCMOE_RETURN_IF_ERROR(open_folder(path, &folder));
+        int pid = 0;
+        // Somebody listens: the token that stands there now is that session's, or a later one's.
+        if (folder.is_open() && connect_to(socket_path(path)).is_open() &&
+            read_token(folder.get(), out, &pid)) {
+            return {};
+        }
+        if (deadline.passed()) return {Code::kStalled, ""};
+        std::this_thread::sleep_for(kRetry);
+    }
+}
+
+}  // namespace gcmoe::group

@@ -1,0 +1,234 @@
+#!/usr/bin/env python3
+"""Ranks as processes, from outside. Usage: processes_test.py PATH_OF_GCMOE [unittest options]"""
+
+import glob
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+COMMAND = ""
+
+# A layer that runs in a blink: experts divide by 1, 2, 3, 4 and 8.
+TINY = ["--model", "v4.1-flash", "--hidden", "256", "--inter", "128", "--experts", "24",
+        "--topk", "3"]
+# Launches that go on until somebody stops them.
+LONG = TINY + ["--tokens", "8", "--launches", "1000000", "--deadline", "1"]
+
+
+def start(*arguments):
+    return subprocess.Popen([COMMAND, "run", *arguments], stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, text=True)
+
+
+def finish(process, timeout=60):
+    out, err = process.communicate(timeout=timeout)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def run(*arguments):
+    return finish(start(*arguments))
+
+
+def children_of(pid):
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+        return [int(word) for word in file.read().split()]
+
+
+def wait_until(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError("it did not happen in time")
+        time.sleep(0.01)
+
+
+class ProcessesTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="gcmoe-processes-")
+        self.addCleanup(shutil.rmtree, self.folder)
+        os.environ["TMPDIR"] = self.folder
+        self.session = os.path.join(self.folder, "session")
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def by_hand(self, ranks, *arguments, options_of=None):
+        """Starts each rank by itself; their results in the order of `ranks`."""
+        processes = [start(*arguments, "--session", self.session, "--rank", str(rank),
+                           *(options_of or {}).get(rank, [])) for rank in ranks]
+        return [finish(process) for process in processes]
+
+    def assert_nothing_left(self):
+        self.assertEqual(glob.glob(self.path("gcmoe-*")), [])
+        self.assertFalse(os.path.exists(self.session))
+
+    def launching(self, *arguments):
+        """A spawned run whose ranks have met and launch, and its ranks' processes."""
+        process = start(*LONG, "--ranks", "4", "--spawn", *arguments)
+        wait_until(lambda: len(children_of(process.pid)) == 4)
+        # Every rank has mapped the heaps of all.
+        def heaps(pid):
+            try:
+                with open(f"/proc/{pid}/maps", encoding="ascii") as file:
+                    return file.read().count("memfd:gcmoe-heap")
+            except OSError:
+                return 0
+        wait_until(lambda: all(heaps(pid) == 4 for pid in children_of(process.pid)))
+        time.sleep(0.2)
+        return process, children_of(process.pid)
+
+    def test_spawned_ranks_give_the_bits_of_threads(self):
+        options = TINY + ["--ranks", "8", "--tokens", "0,1,2,3,4,5,6,7", "--shared"]
+        threads = run(*options, "--out", self.path("threads"))
+        processes = run(*options, "--out", self.path("processes"), "--spawn", "--launches", "3",
+                        "--json")
+        self.assertEqual(threads.returncode, 0, threads.stderr)
+        self.assertEqual(processes.returncode, 0, processes.stderr)
+        self.assertEqual(len(processes.stdout.splitlines()), 1)
+        report = json.loads(processes.stdout)
+        self.assertIs(report["verified"], True)
+        self.assertEqual(report["processes"], 8)
+        self.assertEqual(report["tokens"], 28)
+        with open(self.path("threads"), "rb") as one, open(self.path("processes"), "rb") as other:
+            self.assertEqual(one.read(), other.read())
+        self.assert_nothing_left()
+
+    def test_by_hand_rank_0_reports_for_all(self):
+        results = self.by_hand([2, 0, 1], *TINY, "--ranks", "3")
+        self.assertEqual([result.returncode for result in results], [0, 0, 0])
+        self.assertEqual(results[0].stdout,
+                         "rank 2 of 3: 1 launch of 16 tokens, handed to rank 0\n")
+        self.assertTrue(results[1].stdout.endswith("verified\n"), results[1].stdout)
+        self.assertIn("ranks as processes", results[1].stdout)
+        self.assert_nothing_left()
+
+    def test_every_rank_says_in_json_what_it_did(self):
+        results = self.by_hand([0, 1], *TINY, "--ranks", "2", "--json")
+        self.assertIs(json.loads(results[0].stdout)["verified"], True)
+        self.assertEqual(json.loads(results[1].stdout)["handed_over"], True)
+
+    def test_ranks_that_differ_all_say_the_same(self):
+        for changed, words in [
+                (["--ring-blocks", "2"], "default.ring_blocks = "),
+                (["--capacity", "32"], "max_tokens = 16 on rank 0 but max_tokens = 32 on rank 1"),
+                (["--index-type", "int32"], "index_type = int64 on rank 0 but index_type = int32"),
+                (["--clamp", "3"], "activation.clamp = 10 on rank 0 but activation.clamp = 3"),
+                (["--seed", "9"], "tokens and routing = "),
+                (["--launches", "2"], "launches = 1 on rank 0 but launches = 2 on rank 1"),
+                (["--ranks", "3"], "num_ranks = 2 on rank 0 but num_ranks = 3 on rank 1"),
+        ]:
+            with self.subTest(changed=changed):
+                results = self.by_hand([0, 1], *TINY, "--ranks", "2", "--deadline", "20",
+                                       options_of={1: changed})
+                self.assertEqual([result.returncode for result in results], [2, 2])
+                self.assertIn(words, results[0].stderr)
+                self.assertEqual(results[0].stderr, results[1].stderr)
+                self.assert_nothing_left()
+
+    def test_a_rank_that_never_comes(self):
+        begin = time.monotonic()
+        results = self.by_hand([0, 2], *TINY, "--ranks", "3", "--deadline", "1")
+        self.assertLess(time.monotonic() - begin, 3)
+        for result in results:
+            self.assertEqual(result.returncode, 3)
+            self.assertIn("rank 1 of 3 has not come within 1 s", result.stderr)
+        self.assert_nothing_left()
+
+    def test_rank_0_that_never_comes(self):
+        result, = self.by_hand([1], *TINY, "--ranks", "2", "--deadline", "0.5", "--json")
+        self.assertEqual(result.returncode, 3)
+        report = json.loads(result.stdout)
+        self.assertEqual(report["error"], "stalled")
+        self.assertIn("rank 0 of 2 has not come within 0.5 s", report["reason"])
+
+    def test_a_killed_rank_is_named_by_all_others(self):
+        process, ranks = self.launching("--json")
+        os.kill(ranks[2], signal.SIGKILL)
+        begin = time.monotonic()
+        result = finish(process)
+        self.assertLess(time.monotonic() - begin, 2.5)
+        self.assertEqual(result.returncode, 3, result.stderr)
+        self.assertEqual(len(result.stdout.splitlines()), 1)
+        report = json.loads(result.stdout)
+        self.assertEqual(report["error"], "stalled")
+        self.assertIs(report["verified"], False)
+        self.assertEqual(report["ranks"][2]["signal"], signal.SIGKILL)
+        for rank in (0, 1, 3):
+            self.assertEqual(report["ranks"][rank]["exit_code"], 3)
+            self.assertRegex(report["ranks"][rank]["last_word"], r"(peer|of) rank 2\b")
+        self.assert_nothing_left()
+
+    def test_a_stopped_rank_is_named_and_ended(self):
+        process, ranks = self.launching()
+        os.kill(ranks[0], signal.SIGSTOP)
+        result = finish(process)
+        self.assertEqual(result.returncode, 3)
+        self.assertRegex(result.stderr, r"(peer|of) rank 0\b")
+        for pid in ranks:
+            self.assertFalse(os.path.exists(f"/proc/{pid}"))
+        self.assert_nothing_left()
+
+    def test_signals_are_passed_on_and_the_command_ends_by_them(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            process, ranks = self.launching()
+            process.send_signal(number)
+            result = finish(process)
+            self.assertEqual(result.returncode, -number)
+            for pid in ranks:
+                self.assertFalse(os.path.exists(f"/proc/{pid}"))
+            self.assert_nothing_left()
+
+    def test_ranks_end_with_a_command_that_was_killed(self):
+        process, ranks = self.launching()
+        process.kill()
+        process.communicate()
+        wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in ranks))
+
+    def test_check_judges_suites_through_processes(self):
+        result = subprocess.run([COMMAND, "check", "--case", "v4-flash-t4", "--spawn", "--json"],
+                                check=False, capture_output=True, text=True, timeout=120)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertIn("16 of 16 rank checks passed", result.stdout)
+        self.assertIn("ranks as processes with the bits of threads", result.stdout)
+        report = json.loads(result.stdout.splitlines()[-1])
+        self.assertIs(report["processes"], True)
+        self.assertEqual((report["rank_checks"], report["failed"]), (16, 0))
+        self.assert_nothing_left()
+
+    def test_a_folder_that_others_can_reach(self):
+        os.mkdir(self.session)
+        os.chmod(self.session, 0o755)
+        for result in self.by_hand([0, 1], *TINY, "--ranks", "2", "--deadline", "1"):
+            self.assertEqual(result.returncode, 2)
+            self.assertIn(f"--session: session folder '{self.session}' has mode 0755, not 0700",
+                          result.stderr)
+
+    def test_refusals_name_the_option(self):
+        for arguments, words in [
+                (["--rank", "0"], "--rank 0: needs --session"),
+                (["--session", self.session], "--session " + self.session + ": needs --rank"),
+                (["--spawn", "--rank", "0"], "--spawn: starts all ranks"),
+                (["--rank", "2", "--session", self.session, "--ranks", "2"],
+                 "--rank 2: must be in 0..1"),
+                (["--rank", "-1", "--session", self.session], "--rank -1: must be in 0..7"),
+                (["--spawn", "--executor", "stepper"], "--executor stepper"),
+                (["--spawn", "--ranks", "5"], "--ranks 5: does not divide the 24 experts"),
+        ]:
+            with self.subTest(arguments=arguments):
+                result = run(*TINY, *arguments)
+                self.assertEqual(result.returncode, 2, result.stderr)
+                self.assertIn(words, result.stderr)
+                self.assertEqual(result.stdout, "")
+                self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+        self.assert_nothing_left()
+
+
+if __name__ == "__main__":
+    COMMAND = os.path.abspath(sys.argv.pop(1))
+    unittest.main(verbosity=2)

@@ -1,0 +1,182 @@
+// What ranks say when they meet, as bytes: nothing that is cut short or garbled is taken for a
+// packet, and nobody who sends it disturbs a meeting.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "group/host_session.hpp"
+#include "group/meeting_packets.hpp"
+#include "rank_process.hpp"
+
+namespace gcmoe::group {
+namespace {
+
+const Identity kSelf{3, 8, {{0x0123456789ABCDEF, 0xFEDCBA9876543210}}};
+
+Hello full_hello() {
+    Hello hello;
+    hello.pid = 42;
+    hello.incarnation = 0x1122334455667788;
+    hello.is_reset = true;
+    hello.generation = 0xFFFFFFFE;
+    hello.session = 7;
+    hello.members = {1, 2, 3};
+    hello.subject = "workspace 'w'";
+    hello.configuration = {{"hidden", "256"}, {"plan", ""}};
+    hello.handle_kind = "memfd";
+    hello.handle_bytes = std::uint64_t{1} << 40;
+    return hello;
+}
+
+TEST(Packets, HelloComesBackWhole) {
+    const Bytes bytes = encode(kSelf, full_hello());
+    PacketHeader header;
+    ASSERT_TRUE(decode_header(bytes, &header));
+    EXPECT_EQ(header.rank, 3);
+    EXPECT_EQ(header.num_ranks, 8);
+    EXPECT_EQ(header.token, kSelf.token);
+    Hello out;
+    ASSERT_TRUE(decode(bytes, &out));
+    const Hello in = full_hello();
+    EXPECT_EQ(out.pid, in.pid);
+    EXPECT_EQ(out.incarnation, in.incarnation);
+    EXPECT_TRUE(out.is_reset);
+    EXPECT_FALSE(out.move);
+    EXPECT_EQ(out.generation, in.generation);
+    EXPECT_EQ(out.session, in.session);
+    EXPECT_EQ(out.members, in.members);
+    EXPECT_EQ(out.subject, in.subject);
+    EXPECT_EQ(out.configuration, in.configuration);
+    EXPECT_EQ(out.handle_kind, in.handle_kind);
+    EXPECT_EQ(out.handle_bytes, in.handle_bytes);
+}
+
+TEST(Packets, EveryCutIsRefusedAndSoIsATail) {
+    const Bytes whole = encode(kSelf, full_hello());
+    for (std::size_t size = 0; size < whole.size(); ++size) {
+        const Bytes cut(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size));
+        Hello out;
+        EXPECT_FALSE(decode(cut, &out)) << size;
+    }
+    Bytes longer = whole;
+    longer.push_back(0);
+    Hello out;
+    EXPECT_FALSE(decode(longer, &out));
+}
+
+// Lengths inside a packet are not believed.
+TEST(Packets, GarbledBytesNeverReadPastTheEnd) {
+    const Bytes whole = encode(kSelf, full_hello());
+    for (std::size_t at = sizeof(PacketHeader); at < whole.size(); ++at) {
+        Bytes garbled = whole;
+        std::memset(garbled.data() + at, 0xFF, std::min<std::size_t>(4, whole.size() - at));
+        Hello out;
+        (void)decode(garbled, &out);  // under the address sanitizer: no read outside
+        EXPECT_LE(out.configuration.size(), whole.size());
+    }
+}
+
+TEST(Packets, OneKindIsNotTakenForAnother) {
+    const Bytes welcome = encode_welcome(kSelf, 1.5);
+    double left_s = 0;
+    EXPECT_TRUE(decode_welcome(welcome, &left_s));
+    EXPECT_EQ(left_s, 1.5);
+    Hello hello;
+    Agreed agreed;
+    PeerHandle peer;
+    Status status;
+    EXPECT_FALSE(decode(welcome, &hello));
+    EXPECT_FALSE(decode(welcome, &agreed));
+    EXPECT_FALSE(decode(welcome, &peer));
+    EXPECT_FALSE(decode_status(welcome, &status));
+    const Bytes verdict = encode_status(kSelf, PacketKind::kVerdict, {Code::kStalled, "why"});
+    ASSERT_TRUE(decode_status(verdict, &status));
+    EXPECT_EQ(status.code(), Code::kStalled);
+    EXPECT_EQ(status.message(), "why");
+    EXPECT_FALSE(decode_welcome(verdict, &left_s));
+    EXPECT_FALSE(decode(verdict, &hello));
+}
+
+HostOptions host(const std::string& session, int rank) {
+    HostOptions options;
+    options.session = session;
+    options.rank = rank;
+    options.num_ranks = 2;
+    options.wait_s = 10;
+    return options;
+}
+
+Status meet_alone(HostSession* session) {
+    Offer offer;
+    offer.subject = "workspace 'w'";
+    Agreement agreement;
+    GCMOE_RETURN_IF_ERROR(session->meet(
+        std::move(offer), [](int, const SharedHandle&) {}, &agreement));
+    return session->start({});
+}
+
+// A stranger of the same user who sends one packet to the chair; what it answers.
+Bytes answer_to(const std::string& folder, const Bytes& packet) {
+    const UniqueFd socket = connect_to(socket_path(folder));
+    EXPECT_TRUE(socket.is_open());
+    EXPECT_TRUE(send_packet(socket.get(), packet, -1, Deadline(1)));
+    Bytes answer;
+    UniqueFd none;
+    if (receive_packet(socket.get(), Deadline(5), &answer, &none) != Received::kPacket) return {};
+    return answer;
+}
+
+TEST(Strangers, DoNotDisturbAMeeting) {
+    const test::ScratchPath folder;
+    std::unique_ptr<HostSession> zero;
+    ASSERT_TRUE(HostSession::open(host(folder.path(), 0), &zero).ok());
+    Status of_zero(Code::kInternal, "not run");
+    std::thread chair([&] { of_zero = meet_alone(zero.get()); });
+
+    EXPECT_TRUE(answer_to(folder.path(), Bytes(100, 0x55)).empty()) << "hung up on";
+    EXPECT_TRUE(answer_to(folder.path(), Bytes(kMostPacketBytes, 0)).empty());
+    Status refusal;
+    const Identity of_old_session{1, 2, {{1, 2}}};
+    ASSERT_TRUE(
+        decode_status(answer_to(folder.path(), encode(of_old_session, full_hello())), &refusal));
+    EXPECT_EQ(refusal.code(), Code::kBadInput);
+    EXPECT_NE(refusal.message().find("rank 1 is refused: it belongs to another session"),
+              std::string::npos);
+    const UniqueFd silent = connect_to(socket_path(folder.path()));
+
+    std::unique_ptr<HostSession> one;
+    ASSERT_TRUE(HostSession::open(host(folder.path(), 1), &one).ok());
+    const Status of_one = meet_alone(one.get());
+    chair.join();
+    EXPECT_TRUE(of_zero.ok()) << of_zero.message();
+    EXPECT_TRUE(of_one.ok()) << of_one.message();
+}
+
+TEST(Strangers, AnotherWireVersionIsNamedToBoth) {
+    const test::ScratchPath folder;
+    std::unique_ptr<HostSession> zero;
+    ASSERT_TRUE(HostSession::open(host(folder.path(), 0), &zero).ok());
+    Status of_zero;
+    std::thread chair([&] { of_zero = meet_alone(zero.get()); });
+    Token token;
+    ASSERT_TRUE(find_session(folder.path(), Deadline(5), &token).ok());
+    Bytes newer = encode(Identity{1, 2, token}, Hello{});
+    PacketHeader header;
+    ASSERT_TRUE(decode_header(newer, &header));
+    header.version = kWireVersion + 1;
+    std::memcpy(newer.data(), &header, sizeof(header));
+    Status of_newer;
+    ASSERT_TRUE(decode_status(answer_to(folder.path(), newer), &of_newer));
+    chair.join();
+    EXPECT_EQ(of_zero.code(), Code::kBadConfig);
+    EXPECT_EQ(of_zero.message(),
+              "workspace 'w': ranks differ: wire version = 1 on rank 0 but wire "
+              "version = 2 on rank 1");
+    EXPECT_EQ(of_newer.message(), of_zero.message());
+}
+
+}  // namespace
+}  // namespace gcmoe::group

@@ -1,0 +1,106 @@
+#include "child_process.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+namespace gcmoe::cli {
+namespace {
+
+constexpr int kExecFailed = 127;
+
+Status make_pipe(UniqueFd* read_end, UniqueFd* write_end) {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) {
+        return {Code::kUnsupported, "no pipe: " + std::generic_category().message(errno)};
+    }
+    *read_end = UniqueFd(ends[0]);
+    *write_end = UniqueFd(ends[1]);
+    return {};
+}
+
+// Between fork and exec: calls that are safe there only.
+[[noreturn]] void become(char* const* arguments, int out, int err, pid_t parent) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    sigset_t none;
+    ::sigemptyset(&none);
+    ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    if (::getppid() == parent && ::dup2(out, STDOUT_FILENO) >= 0 &&
+        ::dup2(err, STDERR_FILENO) >= 0) {
+        ::execv("/proc/self/exe", arguments);
+    }
+    ::_exit(kExecFailed);
+}
+
+}  // namespace
+
+std::string ChildProcess::end_text() const {
+    if (!has_ended) return "runs";
+    if (exit_code >= 0) return fmt::format("exit {}", exit_code);
+    return fmt::format("signal {} ({})", signal, ::strsignal(signal));
+}
+
+std::string ChildProcess::last_word() const {
+    std::size_t end = err_text.find_last_not_of('\n');
+    if (end == std::string::npos) return {};
+    const std::size_t before = err_text.rfind('\n', end);
+    std::string line = err_text.substr(before == std::string::npos ? 0 : before + 1);
+    line.erase(line.find_last_not_of('\n') + 1);
+    const std::size_t name = line.find(": ");
+    return line.rfind("gcmoe ", 0) == 0 && name != std::string::npos ? line.substr(name + 2) : line;
+}
+
+Status start_child(const std::vector<std::string>& arguments, ChildProcess* out) {
+    UniqueFd write_out;
+    UniqueFd write_err;
+    GCMOE_RETURN_IF_ERROR(make_pipe(&out->out, &write_out));
+    GCMOE_RETURN_IF_ERROR(make_pipe(&out->err, &write_err));
+    std::vector<char*> words;
+    for (const std::string& word : arguments) words.push_back(const_cast<char*>(word.c_str()));
+    words.push_back(nullptr);
+    const pid_t parent = ::getpid();
+    out->pid = ::fork();
+    if (out->pid == 0) become(words.data(), write_out.get(), write_err.get(), parent);
+    if (out->pid < 0) {
+        return {Code::kUnsupported, "no process: " + std::generic_category().message(errno)};
+    }
+    for (const UniqueFd* stream : {&out->out, &out->err}) {
+        ::fcntl(stream->get(), F_SETFL, O_NONBLOCK);
+    }
+    return {};
+}
+
+bool drain(UniqueFd* stream, std::string* text) {
+    char part[4096];
+    while (stream->is_open()) {
+        const ssize_t got = ::read(stream->get(), part, sizeof(part));
+        if (got > 0) {
+            text->append(part, static_cast<std::size_t>(got));
+        } else if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
+            return true;
+        } else {
+            *stream = UniqueFd();
+        }
+    }
+    return false;
+}
+
+void reap(std::vector<ChildProcess>* children) {
+    for (ChildProcess& child : *children) {
+        int state = 0;
+        if (child.has_ended || ::waitpid(child.pid, &state, WNOHANG) != child.pid) continue;
+        child.has_ended = true;
+        if (WIFEXITED(state)) child.exit_code = WEXITSTATUS(state);
+        if (WIFSIGNALED(state)) child.signal = WTERMSIG(state);
+    }
+}
+
+}  // namespace gcmoe::cli

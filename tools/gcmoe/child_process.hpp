@@ -1,0 +1,40 @@
+// A child process whose output is collected.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "base/unique_fd.hpp"
+#include "gcmoe/status.hpp"
+
+namespace gcmoe::cli {
+
+struct ChildProcess {
+    pid_t pid = -1;
+    UniqueFd out;  // read ends; closed at the end of the stream
+    UniqueFd err;
+    std::string out_text;
+    std::string err_text;
+    bool has_ended = false;
+    int exit_code = -1;  // -1: ended by `signal`
+    int signal = 0;
+
+    // "exit 3", "signal 9 (Killed)".
+    [[nodiscard]] std::string end_text() const;
+    // The last line that the child wrote to stderr, without the command's name.
+    [[nodiscard]] std::string last_word() const;
+};
+
+// Runs this program with other arguments. The child ends when this process does.
+// Errors: kUnsupported.
+Status start_child(const std::vector<std::string>& arguments, ChildProcess* out);
+
+// Reads what is there; true while the stream goes on.
+bool drain(UniqueFd* stream, std::string* text);
+
+// Takes note of children that have ended.
+void reap(std::vector<ChildProcess>* children);
+
+}  // namespace gcmoe::cli

@@ -1,0 +1,170 @@
+#include "rank_result.hpp"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "cpu/shared_memory.hpp"
+
+namespace gcmoe::cli {
+namespace {
+
+using group::HostSession;
+
+std::size_t size_of(int value) { return static_cast<std::size_t>(value); }
+
+// Calls visit(field) for everything that goes over, in one order for both ways.
+template <class Result, class Visit>
+void visit_fields(Result* result, const Visit& visit) {
+    auto& stages = result->stages;
+    visit(&stages.max_tokens);
+    visit(&stages.num_tokens);
+    visit(&stages.act);
+    visit(&stages.act_scale);
+    visit(&stages.combine);
+    visit(&stages.shared_act);
+    visit(&stages.shared_act_scale);
+    visit(&stages.shared_row);
+    visit(&stages.y);
+    auto& statistics = result->statistics;
+    visit(&statistics.generation);
+    visit(&statistics.session);
+    visit(&statistics.rows);
+    visit(&statistics.blocks);
+    visit(&statistics.laps);
+    visit(&statistics.times);
+    visit(&statistics.expert_rows);
+    visit(&result->packed);
+    visit(&result->launch_s);
+    visit(&result->difference);
+}
+
+struct Writer {
+    std::vector<std::uint8_t>* bytes;
+
+    void append(const void* from, std::size_t size) const {
+        const std::size_t at = bytes->size();
+        bytes->resize(at + size);
+        if (size > 0) std::memcpy(bytes->data() + at, from, size);
+    }
+    template <class T>
+    void operator()(const T* value) const {
+        if constexpr (std::is_trivially_copyable_v<T>) {
+            append(value, sizeof(T));
+        } else {
+            const std::uint64_t count = value->size();
+            append(&count, sizeof(count));
+            append(value->data(), count * sizeof(*value->data()));
+        }
+    }
+};
+
+// Past the end everything is empty, and `whole` false.
+struct Reader {
+    const std::uint8_t* bytes;
+    std::uint64_t left;
+    bool whole = true;
+
+    void take(void* to, std::uint64_t size) {
+        whole = whole && size <= left;
+        if (!whole || size == 0) return;
+        std::memcpy(to, bytes, size);
+        bytes += size;
+        left -= size;
+    }
+    template <class T>
+    void operator()(T* value) {
+        if constexpr (std::is_trivially_copyable_v<T>) {
+            take(value, sizeof(T));
+        } else {
+            std::uint64_t count = 0;
+            take(&count, sizeof(count));
+            whole = whole && count <= left / sizeof(*value->data());
+            value->resize(whole ? count : 0);
+            take(value->data(), value->size() * sizeof(*value->data()));
+        }
+    }
+};
+
+Status read_result(const SharedHandle& handle, RankResult* out) {
+    cpu::SharedMemory memory;
+    GCMOE_RETURN_IF_ERROR(cpu::SharedMemory::map(handle, handle.bytes, &memory));
+    Reader reader{memory.data(), memory.size()};
+    visit_fields(out, [&reader](auto* field) { reader(field); });
+    if (reader.whole) return {};
+    return {Code::kInternal, "a rank's result is cut short"};
+}
+
+Status share_result(const RankResult& result, SharedHandle* out) {
+    std::vector<std::uint8_t> bytes;
+    visit_fields(&result, Writer{&bytes});
+    cpu::SharedMemory memory;
+    GCMOE_RETURN_IF_ERROR(cpu::SharedMemory::create(bytes.size(), &memory));
+    std::memcpy(memory.data(), bytes.data(), bytes.size());
+    return memory.share(out);
+}
+
+Status meet(group::Offer offer, const group::TakeHandle& take, HostSession* session) {
+    group::Agreement agreement;
+    return session->meet(std::move(offer), take, &agreement);
+}
+
+}  // namespace
+
+reference::RankStages copy_stages(const Shape& shape, int num_tokens,
+                                  const reference::RankOutputs& from) {
+    const std::size_t slots = size_of(from.max_tokens) * size_of(shape.topk);
+    const std::size_t all_slots = slots * size_of(shape.num_ranks);
+    const std::size_t hidden = size_of(shape.hidden);
+    const std::size_t tokens = size_of(from.max_tokens);
+    reference::RankStages stages;
+    stages.max_tokens = from.max_tokens;
+    stages.num_tokens = num_tokens;
+    stages.act.assign(from.act, from.act + all_slots * size_of(shape.inter));
+    stages.act_scale.assign(from.act_scale,
+                            from.act_scale + all_slots * size_of(shape.inter / 128));
+    stages.combine.resize(slots * hidden);
+    for (std::size_t slot = 0; slot < slots; ++slot) {
+        std::memcpy(stages.combine.data() + slot * hidden,
+                    from.combine + slot * from.combine_stride, hidden * sizeof(std::uint16_t));
+    }
+    stages.y.assign(from.y, from.y + size_of(num_tokens) * hidden);
+    if (shape.shared_inter == 0) return stages;
+    const std::size_t inter = size_of(shape.shared_inter);
+    stages.shared_act.assign(from.shared_act, from.shared_act + tokens * inter);
+    stages.shared_act_scale.assign(from.shared_act_scale,
+                                   from.shared_act_scale + tokens * (inter / 128));
+    stages.shared_row.assign(from.shared_row, from.shared_row + tokens * hidden);
+    return stages;
+}
+
+Status gather_results(RankResult own, HostSession* session, std::vector<RankResult>* all) {
+    group::Offer offer;
+    offer.subject = "results";
+    const bool collects = session->options().rank == 0;
+    if (!collects) GCMOE_RETURN_IF_ERROR(share_result(own, &offer.handle));
+    std::vector<RankResult> results;
+    if (collects) results.resize(size_of(session->options().num_ranks));
+    Status taken;
+    const auto take = [&](int rank, const SharedHandle& handle) {
+        if (collects && taken.ok()) taken = read_result(handle, &results[size_of(rank)]);
+    };
+    GCMOE_RETURN_IF_ERROR(meet(std::move(offer), take, session));
+    GCMOE_RETURN_IF_ERROR(session->start(taken));
+    if (collects) results[0] = std::move(own);
+    *all = std::move(results);
+    return {};
+}
+
+Status meet_ranks(const std::string& subject, group::Configuration fields, HostSession* session) {
+    group::Offer offer;
+    offer.subject = subject;
+    offer.configuration = std::move(fields);
+    GCMOE_RETURN_IF_ERROR(meet(
+        std::move(offer), [](int, const SharedHandle&) {}, session));
+    return session->start({});
+}
+
+}  // namespace gcmoe::cli

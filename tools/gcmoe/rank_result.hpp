@@ -1,0 +1,35 @@
+// What a rank that is a process hands to rank 0 after its launches, so that one process can judge
+// and report for all.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "gcmoe/operator.hpp"
+#include "gcmoe/weights.hpp"
+#include "group/host_session.hpp"
+#include "reference/layer.hpp"
+
+namespace gcmoe::cli {
+
+struct RankResult {
+    reference::RankStages stages;  // without `plain`
+    Statistics statistics;         // without the placement
+    PackReport packed;
+    double launch_s = 0;
+    std::string difference;  // a failure that the rank found by itself; empty = none
+};
+
+// Copies a rank's stages out of its memory. y: (num_tokens, hidden).
+reference::RankStages copy_stages(const Shape& shape, int num_tokens,
+                                  const reference::RankOutputs& from);
+
+// Collective over a host group. On rank 0 `all` gets every rank's result, its own too; elsewhere it
+// stays empty. Errors: those of a meeting, kUnsupported (no shared memory).
+Status gather_results(RankResult own, group::HostSession* session, std::vector<RankResult>* all);
+
+// Collective: nobody goes on before all ranks have come. `fields` must be equal on all ranks.
+Status meet_ranks(const std::string& subject, group::Configuration fields,
+                  group::HostSession* session);
+
+}  // namespace gcmoe::cli

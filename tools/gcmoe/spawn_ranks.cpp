@@ -1,0 +1,287 @@
+#include "spawn_ranks.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <vector>
+
+#include "child_process.hpp"
+#include "console.hpp"
+
+namespace gcmoe::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// After a rank has failed, the others have their deadline and this long for their reports.
+constexpr double kGraceSeconds = 2;
+// Between asking a rank to end and making it.
+constexpr double kTermSeconds = 1;
+constexpr int kPassedOn[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+
+// A folder of mode 0700 that goes with its owner.
+class PrivateFolder {
+  public:
+    PrivateFolder() = default;
+    PrivateFolder(const PrivateFolder&) = delete;
+    PrivateFolder& operator=(const PrivateFolder&) = delete;
+    ~PrivateFolder() {
+        std::error_code error;
+        if (!path_.empty()) std::filesystem::remove_all(path_, error);
+    }
+    Status make() {
+        std::error_code error;
+        std::string name = (std::filesystem::temp_directory_path(error) / "gcmoe-XXXXXX").string();
+        if (error || ::mkdtemp(name.data()) == nullptr) {
+            return {Code::kUnsupported,
+                    fmt::format("--spawn: no folder {} for the ranks to meet", name)};
+        }
+        path_ = name;
+        return {};
+    }
+    [[nodiscard]] const std::string& path() const { return path_; }
+
+  private:
+    std::string path_;
+};
+
+// This process's words, for one rank.
+std::vector<std::string> rank_arguments(const SpawnRequest& request, int rank,
+                                        const std::string& session) {
+    std::ifstream file("/proc/self/cmdline", std::ios::binary);
+    std::vector<std::string> words;
+    for (std::string word; std::getline(file, word, '\0');) {
+        if (word != "--spawn") words.push_back(word);
+    }
+    const std::string last[] = {"--ranks",   std::to_string(request.num_ranks),
+                                "--rank",    std::to_string(rank),
+                                "--session", session};
+    words.insert(words.end(), std::begin(last), std::end(last));
+    return words;
+}
+
+// Signals that would end this process come as bytes instead, until the ranks have ended.
+class SignalStream {
+  public:
+    SignalStream() {
+        ::sigemptyset(&caught_);
+        for (const int number : kPassedOn) ::sigaddset(&caught_, number);
+        ::sigprocmask(SIG_BLOCK, &caught_, &before_);
+        stream_ = UniqueFd(::signalfd(-1, &caught_, SFD_CLOEXEC | SFD_NONBLOCK));
+    }
+    SignalStream(const SignalStream&) = delete;
+    SignalStream& operator=(const SignalStream&) = delete;
+    ~SignalStream() { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
+    [[nodiscard]] int descriptor() const { return stream_.get(); }
+    // The next signal, or 0.
+    [[nodiscard]] int take() const {
+        signalfd_siginfo info{};
+        const ssize_t got = ::read(stream_.get(), &info, sizeof(info));
+        return got == sizeof(info) ? static_cast<int>(info.ssi_signo) : 0;
+    }
+
+  private:
+    sigset_t caught_{};
+    sigset_t before_{};
+    UniqueFd stream_;
+};
+
+class Ranks {
+  public:
+    explicit Ranks(const SpawnRequest& request) : request_(request) {}
+
+    Status start(const std::string& session) {
+        children_.resize(static_cast<std::size_t>(request_.num_ranks));
+        for (int rank = 0; rank < request_.num_ranks; ++rank) {
+            ChildProcess& child = children_[static_cast<std::size_t>(rank)];
+            Status status = start_child(rank_arguments(request_, rank, session), &child);
+            if (status.ok()) continue;
+            children_.resize(static_cast<std::size_t>(rank));
+            send(SIGKILL);
+            while (!all_ended()) step(-1);
+            return status;
+        }
+        return {};
+    }
+    // Until all have ended. Returns the signal that was passed on, or 0.
+    int wait_for_all(const SignalStream& signals) {
+        int passed_on = 0;
+        while (!all_ended()) {
+            step(signals.descriptor());
+            if (const int number = signals.take(); number != 0) {
+                send(number);
+                passed_on = number;
+                end_by(kGraceSeconds);
+            }
+            const auto failed = [](const ChildProcess& child) {
+                return child.has_ended && child.exit_code != kExitDone;
+            };
+            if (std::any_of(children_.begin(), children_.end(), failed)) {
+                end_by(request_.deadline_s + kGraceSeconds);
+            }
+            force_end();
+        }
+        return passed_on;
+    }
+    [[nodiscard]] const std::vector<ChildProcess>& children() const { return children_; }
+
+  private:
+    [[nodiscard]] bool all_ended() const {
+        return std::all_of(children_.begin(), children_.end(), [](const ChildProcess& child) {
+            return child.has_ended && !child.out.is_open() && !child.err.is_open();
+        });
+    }
+    void send(int number) {
+        for (const ChildProcess& child : children_) {
+            if (!child.has_ended) ::kill(child.pid, number);
+        }
+    }
+    // Waits for something to happen, and takes it in.
+    void step(int signals) {
+        std::vector<pollfd> events{{signals, POLLIN, 0}};
+        for (const ChildProcess& child : children_) {
+            for (const int stream : {child.out.get(), child.err.get()}) {
+                events.push_back({stream, POLLIN, 0});  // negative ones are passed over
+            }
+        }
+        constexpr int kLookAroundMs = 50;
+        ::poll(events.data(), events.size(), kLookAroundMs);
+        for (ChildProcess& child : children_) {
+            drain(&child.out, &child.out_text);
+            drain(&child.err, &child.err_text);
+        }
+        reap(&children_);
+    }
+    void end_by(double seconds) {
+        if (has_end_) return;
+        has_end_ = true;
+        end_ = Clock::now() +
+               std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+    }
+    void force_end() {
+        if (!has_end_ || Clock::now() < end_) return;
+        send(was_asked_ ? SIGKILL : SIGTERM);
+        was_asked_ = true;
+        has_end_ = false;
+        end_by(kTermSeconds);
+    }
+
+    SpawnRequest request_;
+    std::vector<ChildProcess> children_;
+    bool has_end_ = false;
+    bool was_asked_ = false;
+    Clock::time_point end_;
+};
+
+// What a rank's end means for all.
+int summary_code(const std::vector<ChildProcess>& children) {
+    const auto has = [&children](int code) {
+        return std::any_of(children.begin(), children.end(),
+                           [code](const ChildProcess& child) { return child.exit_code == code; });
+    };
+    for (const int code : {kExitStalled, kExitBadInput}) {
+        if (has(code)) return code;
+    }
+    const bool all_done =
+        std::all_of(children.begin(), children.end(),
+                    [](const ChildProcess& child) { return child.exit_code == kExitDone; });
+    return all_done ? kExitDone : kExitFailed;
+}
+
+const char* error_name(int code) {
+    if (code == kExitStalled) return code_name(Code::kStalled);
+    return code == kExitBadInput ? code_name(Code::kBadInput) : "rank_lost";
+}
+
+// One sentence for all: what a rank found by itself, what it was told, or who was killed.
+std::string reason_of(const std::vector<ChildProcess>& children) {
+    for (const bool by_itself : {true, false}) {
+        for (const ChildProcess& child : children) {
+            const std::string word = child.last_word();
+            const bool was_told = word.find("gave up first") != std::string::npos;
+            if (child.exit_code <= kExitDone || word.empty() || (by_itself && was_told)) continue;
+            return word;
+        }
+    }
+    for (std::size_t rank = 0; rank < children.size(); ++rank) {
+        if (children[rank].exit_code != kExitDone) {
+            return fmt::format("rank {} ended with {}", rank, children[rank].end_text());
+        }
+    }
+    return {};
+}
+
+bool all_say_the_same(const std::vector<ChildProcess>& children) {
+    return std::all_of(children.begin(), children.end(), [&](const ChildProcess& child) {
+        return child.exit_code >= 0 && child.last_word() == children.front().last_word();
+    });
+}
+
+void print_failure(const SpawnRequest& request, const std::vector<ChildProcess>& children,
+                   int code) {
+    print_error(request.subcommand, reason_of(children));
+    if (!all_say_the_same(children)) {
+        Table table({"rank", "process", "end", "last word"});
+        for (std::size_t rank = 0; rank < children.size(); ++rank) {
+            const ChildProcess& child = children[rank];
+            table.add({std::to_string(rank), std::to_string(child.pid), child.end_text(),
+                       child.last_word()});
+        }
+        fmt::print(stderr, "{}", table.text(4));
+    }
+    if (!request.json) return;
+    nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
+    for (const ChildProcess& child : children) {
+        nlohmann::ordered_json one{{"process", child.pid}};
+        one["exit_code"] = child.exit_code >= 0 ? nlohmann::ordered_json(child.exit_code) : nullptr;
+        one["signal"] = child.signal != 0 ? nlohmann::ordered_json(child.signal) : nullptr;
+        one["last_word"] = child.last_word();
+        ranks.push_back(std::move(one));
+    }
+    print_json({{"error", error_name(code)},
+                {"verified", false},
+                {"reason", reason_of(children)},
+                {"ranks", std::move(ranks)}});
+}
+
+// Rank 0 has judged what all ranks did, and says what came of it.
+bool has_report(const std::vector<ChildProcess>& children) {
+    const int code = children.front().exit_code;
+    return code >= kExitDone && code != kExitBadInput && !children.front().out_text.empty() &&
+           std::all_of(children.begin() + 1, children.end(),
+                       [](const ChildProcess& child) { return child.exit_code == kExitDone; });
+}
+
+}  // namespace
+
+Status spawn_ranks(const SpawnRequest& request, int* exit_code) {
+    int passed_on = 0;
+    {
+        const SignalStream signals;
+        PrivateFolder folder;
+        GCMOE_RETURN_IF_ERROR(folder.make());
+        Ranks ranks(request);
+        GCMOE_RETURN_IF_ERROR(ranks.start(folder.path()));
+        passed_on = ranks.wait_for_all(signals);
+        *exit_code = summary_code(ranks.children());
+        if (has_report(ranks.children())) {
+            fmt::print(stderr, "{}", ranks.children().front().err_text);
+            fmt::print("{}", ranks.children().front().out_text);
+        } else {
+            print_failure(request, ranks.children(), *exit_code);
+        }
+    }
+    if (passed_on != 0) ::raise(passed_on);
+    return {};
+}
+
+}  // namespace gcmoe::cli
