@@ -196,13 +196,12 @@ Status make_backend(OperatorState* state) {
         GroupState& group = state->group->state();
         const std::lock_guard<std::mutex> lock(group.mutex);  // ranks share the executor's slot
         const OperatorOptions& options = state->options;
-        GCMOE_RETURN_IF_ERROR(
-            make_rank(options.backend,
-                      {state->shape, state->rank, options.workspace, options.launch_mode,
-                       options.device, state->weights, state->heap, state->local, state->plans,
-                       options.wait_limits, options.poison, options.trace_events,
-                       group.host != nullptr},
-                      &group, &state->backend));
+        GCMOE_RETURN_IF_ERROR(make_rank(
+            options.backend,
+            {state->shape, state->rank, options.workspace, options.launch_mode, options.device,
+             state->weights, state->heap, state->local, state->plans, options.wait_limits,
+             options.poison, options.trace_events, group.host != nullptr},
+            &group, &state->backend));
         state->backend->init_signals(start_point(options.start));
         return {};
     });
