@@ -179,6 +179,18 @@ SECTIONS = {
         """,
 }
 
+# What rank 1 has beside the words of rank 0.
+DIFFERENT = """
+    --ring-blocks 2
+    --row-block 16
+    --capacity 32
+    --index-type int32
+    --clamp 3
+    --shared
+    --launches 2
+    --ranks 4
+    """
+
 
 def words_of(line):
     for word, text in WORDS.items():
@@ -247,12 +259,29 @@ def row_of(gcmoe, line, failures):
     return f"| `{line}` | {said}{code} |"
 
 
+def row_of_two(gcmoe, extra, failures):
+    """The row of two ranks that differ; both must say the same."""
+    line = "gcmoe run LAYER --session s --deadline 20 --rank"
+    ranks = [subprocess.Popen([gcmoe, *words_of(f"{line} {rank}")], stdout=subprocess.DEVNULL,
+                              stderr=subprocess.PIPE, text=True)
+             for rank in ("0", f"1 {extra}")]
+    said = [rank.communicate(timeout=60)[1].strip() for rank in ranks]
+    if said[0] != said[1] or [rank.returncode for rank in ranks] != [2, 2]:
+        failures.append(f"ranks that differ by {extra}: {said}")
+    return f"| `{extra}` | {said[0].removeprefix('gcmoe run: ')} |"
+
+
 def tables(gcmoe, failures):
     lines = []
     for title, cases in SECTIONS.items():
         lines += [f"### {title}", "", "| command | says |", "|---|---|"]
         lines += [row_of(gcmoe, line.strip(), failures) for line in cases.strip().splitlines()]
         lines.append("")
+    lines += ["### Ranks that differ (as processes: all say it)", "", "| rank 1 has | says |",
+              "|---|---|"]
+    lines += [row_of_two(gcmoe, extra.strip(), failures)
+              for extra in DIFFERENT.strip().splitlines()]
+    lines.append("")
     return lines
 
 
