@@ -40,7 +40,7 @@ struct RankSetup {
     std::vector<Plan> plans;
     WaitLimits wait_limits;
     bool poison = false;
-    int trace_events = 0;  // most events that a unit keeps; 0 = no trace
+    int trace_events = 0;      // most events that a unit keeps; 0 = no trace
     bool shared_heap = false;  // peers are other processes: they map the heap by a handle
 };
 
