@@ -270,6 +270,7 @@ constexpr const char* kUsage = R"(usage: gcmoe_bench_layer [options]
   --no-overlap           role 2 starts after role 1
   --shared               with the model's shared expert, its tasks among role 2's
   --role4                the same, its tasks as role 4
+  --combine UNITS        who runs role 3: auto, compute, dispatch
   --warm-ups N           launches before the timed ones (10)
   --timed N              timed launches, at least 1 (30)
   --json                 a JSON line per point
@@ -291,6 +292,13 @@ LaunchMode parse_mode(const std::string& name, const std::string& value) {
     if (value == "eager") return LaunchMode::kEager;
     if (value == "serial") return LaunchMode::kSerial;
     throw BadOption(fmt::format("{} {}: must be one of graph, eager, serial", name, value));
+}
+
+CombineUnits parse_combine(const std::string& name, const std::string& value) {
+    if (value == "auto") return CombineUnits::kAuto;
+    if (value == "compute") return CombineUnits::kCompute;
+    if (value == "dispatch") return CombineUnits::kDispatch;
+    throw BadOption(fmt::format("{} {}: must be one of auto, compute, dispatch", name, value));
 }
 
 bool parse_pair(const std::string& name, const std::string& value, Options* options) {
@@ -319,6 +327,8 @@ bool parse_pair(const std::string& name, const std::string& value, Options* opti
         options->timed = parse_number(name, value, 1);
     } else if (name == "--launch") {
         options->launch_mode = parse_mode(name, value);
+    } else if (name == "--combine") {
+        options->plan.combine = parse_combine(name, value);
     } else {
         return false;
     }

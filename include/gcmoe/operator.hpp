@@ -23,6 +23,13 @@ enum class SharedExperts : std::uint8_t {
     kRole4,    // GPU: the communication partition once role 1 has ended, role 2 when it is through
 };
 
+// Who runs role 3, the combine.
+enum class CombineUnits : std::uint8_t {
+    kAuto,      // GPU: role 1's for few tokens (docs/tuning.md); CPU and serial launches: role 2's
+    kCompute,   // role 2's, when roles 1 and 2 have ended: a kernel of its own on a GPU
+    kDispatch,  // role 1's, as the end of role 1: no launch in between; not with role 4 or serial
+};
+
 // One way to run a launch: ring, partition, task sizes. A workspace holds up to 16, each with its
 // own signals; a launch names one. Zero means: chosen by `plan` from the shape.
 struct PlanOptions {
@@ -34,6 +41,7 @@ struct PlanOptions {
     int lead_blocks = 0;     // first GEMMs that run ahead of a block's second GEMM, 1..ring_blocks
     bool overlap = true;     // false: role 2 starts after role 1's last row
     SharedExperts shared_experts = SharedExperts::kAuto;
+    CombineUnits combine = CombineUnits::kAuto;
 };
 
 // GPU: how a launch reaches the device. The CPU backend knows one way only.
@@ -132,10 +140,11 @@ struct LaunchTimes {
 struct Placement {
     std::vector<int> dispatch_map;  // SMs of the rank's communication partition
     std::vector<int> compute_map;
+    std::vector<int> combine_map;   // one of the two: see PlanOptions::combine
     std::vector<int> dispatch_ran;  // SMs that the units of role 1 recorded
     std::vector<int> compute_ran;   // of role 2
     std::vector<int> shared_ran;    // of role 4, which runs in the communication partition
-    std::vector<int> combine_ran;   // of role 3, which runs in the compute partition
+    std::vector<int> combine_ran;   // of role 3
 
     // Roles 1 and 2 had every SM of their partition once, roles 3 and 4 ran inside theirs. Serial
     // launches run in the primary context: their lists are empty.

@@ -30,6 +30,7 @@ enum class Signal : std::uint32_t {
     kFault,       // a peer gave up first; `peer` names it
     kRecvSlot,    // not a wait: a received list entry is out of range
     kOverlapOff,  // role 1's end, waited for by role 2 when the plan's overlap is off
+    kRole2Left,   // role 2's end, waited for by role 3 when it runs on role 1's units
 };
 
 enum class StallCause : std::uint32_t {

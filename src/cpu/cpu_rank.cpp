@@ -24,7 +24,7 @@ CpuRank::CpuRank(backend::RankSetup setup) : setup_(std::move(setup)), local_(se
     }
     dispatch_times_.resize(most_dispatch_);
     compute_times_.resize(most_compute_);
-    combine_times_.resize(most_compute_);
+    combine_times_.resize(std::max(most_dispatch_, most_compute_));
     dispatch_scratch_.resize(most_dispatch_);
     compute_scratch_.resize(most_compute_);
     make_logs();

@@ -52,19 +52,21 @@ Stepper::RankState* Stepper::find(CpuRank* rank) {
 void Stepper::start(RankState* state, std::uint32_t index, bool is_dispatch) {
     CpuRank* rank = state->rank;
     const CpuLaunch* launch = state->launch;
-    Role role = Role::kDispatch;
-    RoleFunction function = roles_.dispatch;
-    if (!is_dispatch) {
-        const bool computes = state->stage == Stage::kRoles;
-        role = computes ? Role::kCompute : Role::kCombine;
-        function = computes ? roles_.compute : roles_.combine;
-    }
+    const bool computes = state->stage == Stage::kRoles;
     Unit unit;
     unit.rank = rank;
     unit.index = index;
     unit.is_dispatch = is_dispatch;
-    unit.fiber = std::make_unique<Fiber>([rank, launch, function, role, index] {
-        if (!run_guarded(function, *launch, role, index)) rank->note_failure();
+    unit.fiber = std::make_unique<Fiber>([this, rank, launch, is_dispatch, computes, index] {
+        bool finished = false;
+        if (is_dispatch) {
+            finished = run_dispatch_unit(roles_, *launch, index);
+        } else if (computes) {
+            finished = run_guarded(roles_.compute, *launch, Role::kCompute, index);
+        } else {
+            finished = run_guarded(roles_.combine, *launch, Role::kCombine, index);
+        }
+        if (!finished) rank->note_failure();
     });
     units_.push_back(std::move(unit));
     ++state->running;
@@ -81,10 +83,11 @@ void Stepper::start_units(RankState* state) {
 
 // Opens the next stage of a rank that has none running.
 void Stepper::open(RankState* state) {
-    if (state->stage == Stage::kRoles) {
+    const bool roles_ran = state->stage == Stage::kRoles;
+    if (roles_ran && state->launch->memory.plan.combine_on_dispatch == 0) {
         state->stage = Stage::kCombine;
     } else {
-        if (state->stage == Stage::kCombine) state->rank->end_launch();
+        if (state->stage != Stage::kIdle) state->rank->end_launch();
         state->stage = Stage::kIdle;
         if (!state->rank->has_launch()) return;
         state->launch = &state->rank->begin_launch();

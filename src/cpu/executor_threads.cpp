@@ -50,10 +50,10 @@ void ThreadsExecutor::drain() {
 
 // Host callbacks run without the lock; `opening_` keeps everybody else away meanwhile.
 void ThreadsExecutor::advance(std::unique_lock<std::mutex>* lock) {
-    if (stage_ == Stage::kRoles) {
+    if (stage_ == Stage::kRoles && launch_->memory.plan.combine_on_dispatch == 0) {
         stage_ = Stage::kCombine;
     } else {
-        const bool was_running = stage_ == Stage::kCombine;
+        const bool was_running = stage_ != Stage::kIdle;
         opening_ = true;
         stage_ = Stage::kIdle;
         lock->unlock();
@@ -82,7 +82,7 @@ void ThreadsExecutor::run_unit(Stage stage, std::uint32_t unit) {
     bool finished = true;
     if (unit < most_dispatch) {
         if (stage == Stage::kRoles && unit < plan.dispatch_units) {
-            finished = run_guarded(roles_.dispatch, *launch_, Role::kDispatch, unit);
+            finished = run_dispatch_unit(roles_, *launch_, unit);
         }
     } else if (unit - most_dispatch < plan.compute_units) {
         const std::uint32_t worker = unit - most_dispatch;

@@ -31,4 +31,10 @@ bool run_guarded(RoleFunction function, const CpuLaunch& cpu, Role role,
     return false;
 }
 
+bool run_dispatch_unit(const Roles& roles, const CpuLaunch& cpu, std::uint32_t unit) noexcept {
+    if (!run_guarded(roles.dispatch, cpu, Role::kDispatch, unit)) return false;
+    if (cpu.memory.plan.combine_on_dispatch == 0) return true;
+    return run_guarded(roles.combine, cpu, Role::kCombine, unit);
+}
+
 }  // namespace gcmoe::cpu

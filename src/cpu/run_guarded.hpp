@@ -13,4 +13,8 @@ namespace gcmoe::cpu {
 [[nodiscard]] bool run_guarded(RoleFunction function, const CpuLaunch& cpu, Role role,
                                std::uint32_t unit) noexcept;
 
+// A unit of role 1, and of role 3 behind it where the plan wants that.
+[[nodiscard]] bool run_dispatch_unit(const Roles& roles, const CpuLaunch& cpu,
+                                     std::uint32_t unit) noexcept;
+
 }  // namespace gcmoe::cpu

@@ -26,6 +26,12 @@ struct PlanMemory {
     std::uint32_t second_columns = 0;  // output columns of a second-GEMM task
     std::uint32_t dispatch_units = 0;
     std::uint32_t compute_units = 0;
+    std::uint32_t combine_on_dispatch = 0;  // 1: role 3 runs on role 1's units
+
+    // Units of role 3.
+    [[nodiscard]] GCMOE_HD std::uint32_t combine_units() const {
+        return combine_on_dispatch != 0 ? dispatch_units : compute_units;
+    }
 
     std::uint64_t l1_full_count = 0;   // (ring_blocks) u32
     std::uint64_t l1_empty_count = 0;  // (ring_blocks) u32
@@ -44,7 +50,8 @@ struct PlanWords {
     std::uint64_t shared_ticket_base = 0;  // as ticket_base
     std::uint64_t role1_arrived = 0;       // grid barrier of role 1
     std::uint64_t role1_left = 0;          // units of role 1 that have pulled their last row
-    std::uint64_t role3_arrived = 0;       // units of role 3 that have written their last token
+    std::uint64_t role2_left = 0;  // units of role 2 that have ended; with combine_on_dispatch only
+    std::uint64_t role3_arrived = 0;  // units of role 3 that have written their last token
 };
 
 // Words of the workspace that outlive a launch; role 3 writes generation, the host session.

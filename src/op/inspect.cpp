@@ -18,7 +18,7 @@ bool Placement::holds() const {
         });
     };
     return dispatch_ran == dispatch_map && compute_ran == compute_map &&
-           within(shared_ran, dispatch_map) && within(combine_ran, compute_map);
+           within(shared_ran, dispatch_map) && within(combine_ran, combine_map);
 }
 
 namespace op {

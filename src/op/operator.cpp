@@ -33,8 +33,17 @@ Status make_blueprint(const Shape& shape, const OperatorOptions& options, Bluepr
     std::vector<layout::PlanMemory> memories;
     for (const PlanOptions& one : plan_options) {
         PlanOptions asked = one;
-        // Serial launches end role 1 before role 2 begins.
-        if (options.launch_mode == LaunchMode::kSerial) asked.overlap = false;
+        // Serial launches end role 1 before role 2 begins, and role 2 before role 3.
+        if (options.launch_mode == LaunchMode::kSerial) {
+            asked.overlap = false;
+            if (asked.combine == CombineUnits::kDispatch) {
+                return {Code::kBadConfig,
+                        fmt::format("plan '{}': combine on role 1's units needs roles that run "
+                                    "side by side, launch_mode is serial",
+                                    asked.name)};
+            }
+            asked.combine = CombineUnits::kCompute;
+        }
         backend::Plan plan;
         GCMOE_RETURN_IF_ERROR(plan::choose_plan(shape, options.max_tokens, asked, machine, &plan));
         memories.push_back(plan.memory);

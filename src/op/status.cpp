@@ -79,6 +79,8 @@ const char* signal_name(Signal signal) {
             return "recv_slot";
         case Signal::kOverlapOff:
             return "role1_left";
+        case Signal::kRole2Left:
+            return "role2_left";
     }
     return "unknown signal";
 }

@@ -41,4 +41,33 @@ template <SignalMemory M>
         [target](std::uint64_t value) { return value >= target ? Seen::kReady : Seen::kNotYet; });
 }
 
+// A unit of role 2 has ended: it reads no word of this launch any more, and all that it stored is
+// released. Callers: only with combine_on_dispatch; otherwise the stream orders role 3 after
+// role 2.
+template <SignalMemory M>
+GCMOE_HD void leave_role2(const layout::RankMemory& memory) {
+    M::add_release(&memory.words()->role2_left, std::uint64_t{1});
+}
+
+// Role 3 on role 1's units: every unit of role 2 has left this launch.
+template <SignalMemory M>
+[[nodiscard]] GCMOE_HD bool wait_role2_left(const layout::RankMemory& memory,
+                                            const Launch& launch) {
+    const std::uint64_t target = (launch.launches + 1) * memory.plan.compute_units;
+    const WaitSite site{.signal = Signal::kRole2Left, .expected = target, .behind_counts = true};
+    return wait_for<M, M>(
+        memory, launch, site, &memory.words()->role2_left,
+        [target](std::uint64_t value) { return value >= target ? Seen::kReady : Seen::kNotYet; });
+}
+
+// Role 3 before its first sum: the rank's shared rows are stored. On role 2's units the stream has
+// seen to it, else they wait for role 2's end (R35).
+template <SignalMemory M>
+[[nodiscard]] GCMOE_HD bool wait_shared_rows(const layout::RankMemory& memory,
+                                             const Launch& launch) {
+    const bool behind = memory.plan.combine_on_dispatch != 0 && memory.shared_chunks != 0;
+    if (!behind || !keeps<M>(Rule::kSharedRowsBeforeSum)) return true;
+    return wait_role2_left<M>(memory, launch);
+}
+
 }  // namespace gcmoe::protocol

@@ -80,6 +80,21 @@ template <SignalMemory M>
     return true;
 }
 
+// `total` entries of a source's list, up to and with those of `expert`, fit the list. Returns false
+// and reports when they do not (R6).
+template <SignalMemory M>
+[[nodiscard]] GCMOE_HD bool check_entries(const layout::RankMemory& memory, const Launch& launch,
+                                          std::uint32_t source, std::uint32_t expert,
+                                          std::uint64_t total) {
+    if (total <= memory.heap.max_slots() || !keeps<M>(Rule::kCheckReceived)) return true;
+    const WaitSite site{.signal = Signal::kRecvCount,
+                        .expected = memory.heap.max_slots(),
+                        .peer = static_cast<std::int32_t>(source),
+                        .expert = static_cast<std::int32_t>(expert)};
+    report_stall<M>(memory, launch, site, StallCause::kCorrupt, total, 0);
+    return false;
+}
+
 // From one source's counts to where each expert's entries start in its list. Returns false and
 // reports when the counts do not fit the list (R6).
 template <SignalMemory M>
@@ -90,13 +105,7 @@ template <SignalMemory M>
     for (std::uint32_t expert = 0; expert < memory.heap.experts_per_rank; ++expert) {
         offsets[expert] = static_cast<std::uint32_t>(total);
         total += counts[expert];
-        if (total <= memory.heap.max_slots() || !keeps<M>(Rule::kCheckReceived)) continue;
-        const WaitSite site{.signal = Signal::kRecvCount,
-                            .expected = memory.heap.max_slots(),
-                            .peer = static_cast<std::int32_t>(source),
-                            .expert = static_cast<std::int32_t>(expert)};
-        report_stall<M>(memory, launch, site, StallCause::kCorrupt, total, 0);
-        return false;
+        if (!check_entries<M>(memory, launch, source, expert, total)) return false;
     }
     return true;
 }

@@ -94,6 +94,17 @@ TEST_F(SameBits, AnyPartition) {
     }
 }
 
+TEST_F(SameBits, CombineOnRole1sUnits) {
+    for (const int dispatch : {1, 3}) {
+        for (const bool overlap : {true, false}) {
+            PlanOptions plan = plan_with(16, overlap ? 2 : 0, overlap);
+            plan.partition = {dispatch, 2};
+            plan.combine = CombineUnits::kDispatch;
+            EXPECT_EQ(bits(small_shape(4, 128), {}, plan), expected()) << dispatch << " units";
+        }
+    }
+}
+
 TEST_F(SameBits, AnySimdTarget) {
     const auto before = expected();
     test::for_each_target(

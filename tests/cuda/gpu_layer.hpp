@@ -19,6 +19,7 @@ struct LayerOptions {
     bool overlap = true;
     bool poison = true;
     SharedExperts shared_experts = SharedExperts::kAuto;
+    CombineUnits combine = CombineUnits::kAuto;
     int capacity = 256;  // of each rank
     double deadline_s = 10.0;
 };

@@ -106,6 +106,35 @@ TEST_F(CudaOperator, SameBitsForEveryRowBlockAndOverlap) {
     }
 }
 
+// Role 3 on role 1's SMs: no kernel of its own; with and without a shared expert, idle ranks.
+TEST_F(CudaOperator, SameBitsForEveryCombine) {
+    for (const int shared_inter : {0, 384}) {
+        Shape shape = narrow_shape(1);
+        shape.shared_inter = shared_inter;
+        std::vector<std::uint16_t> wanted;
+        for (const int ranks : {1, 2, 8}) {
+            shape.num_ranks = ranks;
+            for (const CombineUnits who : {CombineUnits::kCompute, CombineUnits::kDispatch}) {
+                for (const LaunchMode mode : {LaunchMode::kGraph, LaunchMode::kEager}) {
+                    LayerOptions options;
+                    options.launch_mode = mode;
+                    options.combine = who;
+                    GpuLayer layer(shape, options);
+                    for (int launch = 0; launch < 20; ++launch) {
+                        const auto rows = layer.run(100);
+                        if (wanted.empty()) wanted = rows;
+                        ASSERT_EQ(rows, wanted)
+                            << ranks << " ranks, mode " << static_cast<int>(mode) << ", combine "
+                            << static_cast<int>(who) << ", launch " << launch;
+                        ASSERT_EQ(layer.run(3), layer.run(3));
+                    }
+                    EXPECT_TRUE(layer.placements_hold()) << layer.placement_text();
+                }
+            }
+        }
+    }
+}
+
 // The shared expert: in role 2's order, as role 4, as a serial launch; over many launches, whose
 // shares of the work differ.
 TEST_F(CudaOperator, SameBitsForSharedExpertsInOrderAndAsRole4) {

@@ -18,15 +18,21 @@ __global__ void copies(std::uint8_t* out, const std::uint8_t* from) {
         ptx::mbarrier_expect(&barrier, 128);
         ptx::mbarrier_arrive_expect(&barrier, 128);
         ptx::bulk_load(bytes, from, 128, &barrier);
+        ptx::bulk_prefetch(from + 256, 128);
         ptx::bulk_load_once(bytes + 128, from + 128, 128, &barrier, ptx::evict_first_policy());
     }
     ptx::cta_barrier();
     while (!ptx::mbarrier_try_wait(&barrier, 0)) ptx::sleep_ns(20);
     ptx::mbarrier_arrive(&barrier);
-    const ptx::Words4 words = ptx::load_shared_16(bytes + 16 * (ptx::thread_idx() % 16));
+    const ptx::Words4 words =
+        ptx::load_shared_16(ptx::shared_address(bytes) + 16 * (ptx::thread_idx() % 16));
     *reinterpret_cast<ptx::Words4*>(out + 16 * ptx::thread_idx()) = words;
-    const ptx::Floats2 pair = ptx::load_shared_floats(bytes + 8 * (ptx::thread_idx() % 32));
+    const ptx::Floats2 pair =
+        ptx::load_shared_floats(ptx::shared_address(bytes) + 8 * (ptx::thread_idx() % 32));
     *reinterpret_cast<ptx::Floats2*>(out + 4096 + 8 * ptx::thread_idx()) = pair;
+    out[8192 + ptx::thread_idx()] = static_cast<std::uint8_t>(
+        ptx::load_shared_byte(ptx::shared_address(bytes) + ptx::thread_idx() % 256) +
+        ptx::load_shared_word(ptx::shared_address(bytes) + 4 * (ptx::thread_idx() % 64)));
     ptx::fence_async_proxy_shared();
     ptx::fence_async_proxy();
 }

@@ -232,6 +232,34 @@ TEST(PlanOnAGpu, LeadFollowsTheUnits) {
     EXPECT_EQ(plan.lead_blocks, 4U);
 }
 
+// Two tokens an SM of role 1; beyond that, and for role 4, role 2's units.
+TEST(PlanOnAGpu, FewTokensAreSummedByRole1sUnits) {
+    Shape shape = checkpoint::model_shape(checkpoint::known_models().front(), 1);
+    shape.shared_inter = 256;
+    const auto on_dispatch = [&shape](int tokens, SharedExperts who, CombineUnits combine) {
+        PlanOptions options;
+        options.shared_experts = who;
+        options.combine = combine;
+        backend::Plan plan;
+        EXPECT_TRUE(choose_plan(shape, tokens, options, plan::gpu_machine(132, 1), &plan).ok());
+        EXPECT_EQ(plan.memory.combine_units(), plan.memory.combine_on_dispatch != 0 ? 8U : 124U);
+        return plan.memory.combine_on_dispatch != 0;
+    };
+    EXPECT_TRUE(on_dispatch(16, SharedExperts::kAuto, CombineUnits::kAuto));
+    EXPECT_FALSE(on_dispatch(17, SharedExperts::kAuto, CombineUnits::kAuto));
+    EXPECT_FALSE(on_dispatch(1, SharedExperts::kRole4, CombineUnits::kAuto));
+    EXPECT_FALSE(on_dispatch(1, SharedExperts::kAuto, CombineUnits::kCompute));
+    EXPECT_TRUE(on_dispatch(256, SharedExperts::kAuto, CombineUnits::kDispatch));
+    PlanOptions both;
+    both.shared_experts = SharedExperts::kRole4;
+    both.combine = CombineUnits::kDispatch;
+    backend::Plan plan;
+    const Status status = choose_plan(shape, 8, both, plan::gpu_machine(132, 1), &plan);
+    EXPECT_EQ(status.code(), Code::kBadConfig);
+    EXPECT_NE(status.message().find("role 4 starts when role 1 has ended"), std::string::npos)
+        << status.message();
+}
+
 TEST(PlanOnAGpu, OtherTaskWidthsAreRefused) {
     const Shape shape = checkpoint::model_shape(checkpoint::known_models().front(), 1);
     backend::Plan plan;

@@ -37,6 +37,7 @@ PlanOptions plan_of(const Scenario& scenario) {
     plan.ring_blocks = scenario.ring_blocks;
     plan.second_columns = scenario.second_columns;
     plan.partition = scenario.partition;
+    plan.combine = scenario.combine;
     return plan;
 }
 

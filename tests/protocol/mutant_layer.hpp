@@ -30,6 +30,7 @@ struct Scenario {
     int ring_blocks = 1;
     int second_columns = 128;
     Partition partition{1, 2};
+    CombineUnits combine = CombineUnits::kAuto;
     int resident = 0;  // stepper: compute units of a rank at once, 0 = all
     int num_launches = 5;
     std::vector<std::vector<int>> tokens = {{5, 4}};

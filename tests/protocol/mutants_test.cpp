@@ -86,9 +86,12 @@ Outcome expect_caught(Rule rule, const Scenario& scenario) {
 
 TEST(Mutants, AllRulesKept) {
     for (Scenario scenario : {narrow_ring(), three_ranks(), shared_expert(), near_wrap()}) {
-        for (const int resident : {0, 1, 2}) {
-            scenario.resident = resident;
-            expect_kept(Prepared(scenario), 24);
+        for (const CombineUnits combine : {CombineUnits::kCompute, CombineUnits::kDispatch}) {
+            scenario.combine = combine;
+            for (const int resident : {0, 1, 2}) {
+                scenario.resident = resident;
+                expect_kept(Prepared(scenario), 24);
+            }
         }
     }
 }
@@ -212,6 +215,24 @@ TEST(Mutants, R33WaitLastLap) {
     scenario.partition = {1, 6};
     scenario.tokens = {{20, 12}};
     expect_caught(Rule::kWaitLastLap, scenario);
+}
+
+// Role 3 on role 1's units, units of role 2 one after the other: the second begins when the first
+// has done all tasks.
+TEST(Mutants, R34AdvanceAfterRole2) {
+    Scenario scenario = narrow_ring();
+    scenario.combine = CombineUnits::kDispatch;
+    scenario.resident = 1;
+    const Outcome outcome = expect_caught(Rule::kAdvanceAfterRole2, scenario);
+    EXPECT_TRUE(outcome.has(StallCause::kDeadline, Signal::kNumBlocks)) << outcome.text();
+}
+
+// No routed rows at all: every `done` stands before the first shared task.
+TEST(Mutants, R35SharedRowsBeforeSum) {
+    Scenario scenario = shared_expert();
+    scenario.combine = CombineUnits::kDispatch;
+    scenario.mask = 1.0;
+    expect_caught(Rule::kSharedRowsBeforeSum, scenario);
 }
 
 TEST(Mutants, R32RankBarrier) {

@@ -147,6 +147,7 @@ Status create_operators(const CheckOptions& options, CaseRun* run) {
     op_options.plans = {run->plan};
     GCMOE_RETURN_IF_ERROR(
         parse_shared_experts(options.gpu, &op_options.plans.front().shared_experts));
+    GCMOE_RETURN_IF_ERROR(parse_combine(options.gpu, &op_options.plans.front().combine));
     op_options.wait_limits = {options.deadline_s, options.deadline_s};
     op_options.capture = true;
     op_options.poison = run->suite_case.poison;

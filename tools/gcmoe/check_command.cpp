@@ -102,6 +102,8 @@ Status check_options(const CheckOptions& options) {
     SharedExperts shared_experts = SharedExperts::kAuto;
     GCMOE_RETURN_IF_ERROR(parse_launch_mode(options.gpu, &mode));
     GCMOE_RETURN_IF_ERROR(parse_shared_experts(options.gpu, &shared_experts));
+    CombineUnits combine = CombineUnits::kAuto;
+    GCMOE_RETURN_IF_ERROR(parse_combine(options.gpu, &combine));
     if (!options.size.empty()) {
         GCMOE_RETURN_IF_ERROR(check_word("--size", options.size, "full", "reduced"));
     }

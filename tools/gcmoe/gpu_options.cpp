@@ -22,6 +22,12 @@ void add_gpu_options(CLI::App& command, GpuOptions* options) {
                     "helped by role 2), auto = in-order (auto)")
         ->type_name("WHO")
         ->group("GPU");
+    command
+        .add_option("--combine", options->combine,
+                    "Units of role 3: compute (role 2's), dispatch (role 1's, no launch between), "
+                    "auto = dispatch for few tokens on a GPU, else compute (auto)")
+        ->type_name("UNITS")
+        ->group("Execution");
     command.add_option("--device", options->device, "GPU: CUDA's number of the device (0)")
         ->group("GPU");
 }
@@ -52,6 +58,19 @@ Status parse_shared_experts(const GpuOptions& options, SharedExperts* shared_exp
     } else {
         return option_error("--shared-experts", options.shared_experts,
                             "must be one of auto, in-order, role4");
+    }
+    return {};
+}
+
+Status parse_combine(const GpuOptions& options, CombineUnits* combine) {
+    if (options.combine == "auto") {
+        *combine = CombineUnits::kAuto;
+    } else if (options.combine == "compute") {
+        *combine = CombineUnits::kCompute;
+    } else if (options.combine == "dispatch") {
+        *combine = CombineUnits::kDispatch;
+    } else {
+        return option_error("--combine", options.combine, "must be one of auto, compute, dispatch");
     }
     return {};
 }

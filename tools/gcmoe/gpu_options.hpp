@@ -18,6 +18,7 @@ struct GpuOptions {
     std::string launch = "graph";
     int device = 0;
     std::string shared_experts = "auto";
+    std::string combine = "auto";
 };
 
 void add_gpu_options(CLI::App& command, GpuOptions* options);
@@ -26,6 +27,9 @@ void add_gpu_options(CLI::App& command, GpuOptions* options);
 Status parse_launch_mode(const GpuOptions& options, LaunchMode* mode);
 
 Status parse_shared_experts(const GpuOptions& options, SharedExperts* shared_experts);
+
+// Either backend.
+Status parse_combine(const GpuOptions& options, CombineUnits* combine);
 
 // Virtual ranks need 2 hardware queues each, and CUDA reads CUDA_DEVICE_MAX_CONNECTIONS once: sets
 // it to 32, its most, unless the caller has set it, and says so. Call before anything asks for a

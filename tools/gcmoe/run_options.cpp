@@ -245,6 +245,8 @@ Status check_run_options(const RunOptions& options) {
     SharedExperts shared_experts = SharedExperts::kAuto;
     GCMOE_RETURN_IF_ERROR(parse_launch_mode(options.gpu, &mode));
     GCMOE_RETURN_IF_ERROR(parse_shared_experts(options.gpu, &shared_experts));
+    CombineUnits combine = CombineUnits::kAuto;
+    GCMOE_RETURN_IF_ERROR(parse_combine(options.gpu, &combine));
     GCMOE_RETURN_IF_ERROR(check_at_least("--capacity", options.capacity, 0));
     GCMOE_RETURN_IF_ERROR(check_at_least("--launches", options.launches, 1));
     GCMOE_RETURN_IF_ERROR(check_at_least("--trace-events", options.trace_events, 1));
@@ -327,6 +329,7 @@ OperatorOptions operator_options(const RunOptions& options, int capacity) {
     out.plans = {options.plan};
     out.plans.front().overlap = !options.no_overlap;
     (void)parse_shared_experts(options.gpu, &out.plans.front().shared_experts);
+    (void)parse_combine(options.gpu, &out.plans.front().combine);
     out.wait_limits = {options.deadline_s, options.deadline_s};
     out.capture = !options.no_verify;
     if (!options.trace_path.empty()) out.trace_events = options.trace_events;

@@ -1,9 +1,10 @@
 // Role 3 on the GPU: top-k partial sums and the shared expert's part.
 //
-// Runs after roles 1, 2 and 4 of its rank. Waits for `done` of every peer (system scope), one
-// thread a peer. Reads: own combine rows, shared rows, topk_idx. Writes: y; the last CTA moves the
-// state on (R25). A CTA takes items cta, cta + ctas, .. of (token, slab); a thread takes 8 columns.
-// 256 threads.
+// Runs after roles 1, 2 and 4 of its rank, or (combine_on_dispatch) as the end of role 1's kernel.
+// Waits for `done` of every peer (system scope), one thread a peer; then, as the end of role 1, for
+// role 2's end (R34, R35). Reads: own combine rows, shared rows, topk_idx. Writes: y; the last CTA
+// moves the state on (R25). An item is 8 columns of a token; thread t of all threads takes items t,
+// t + threads, ..
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@ namespace gcmoe::cuda::combine {
 using device::GpuLaunch;
 using device::GpuMemory;
 
-inline constexpr std::uint32_t kThreads = 256;
+inline constexpr std::uint32_t kThreads = 256;  // of the kernel of its own
 
 // sum[8] += eight bf16.
 __device__ __forceinline__ void add_eight(const ptx::Words4& words, float* sum) {
@@ -37,13 +38,18 @@ __device__ __forceinline__ void add_eight(const ptx::Words4& words, float* sum) 
 }
 
 // Slots whose rows a thread has in flight together.
-inline constexpr std::uint32_t kSlotBatch = 4;
+inline constexpr std::uint32_t kSlotBatch = 8;
+
+// A rehearsal reads own x in place of the rows, and stores nothing: it brings the instructions into
+// the SM's cache while there is nothing else to do (4 us at the end of a launch otherwise).
+enum class Act : std::uint8_t { kRehearsal, kReal };
 
 // Eight columns of y of one token: FP32 sum over its used slots in slot order, then the shared row,
 // one rounding.
 __device__ __forceinline__ void combine_columns(const GpuLaunch& gpu, std::uint32_t token,
-                                                std::uint32_t column) {
+                                                std::uint32_t column, Act act) {
     const layout::RankMemory& memory = gpu.memory;
+    const bool is_real = act == Act::kReal;
     const std::uint64_t first_slot = std::uint64_t{token} * memory.heap.topk;
     float sum[8] = {};
     for (std::uint32_t first = 0; first < memory.heap.topk; first += kSlotBatch) {
@@ -56,15 +62,19 @@ __device__ __forceinline__ void combine_columns(const GpuLaunch& gpu, std::uint3
                 first + i < memory.heap.topk ? memory.heap.expert_id(memory.own_heap(), slot) : -1;
             used[i] = id >= 0 && id < static_cast<std::int64_t>(gpu.num_experts);
             if (!used[i]) continue;
-            rows[i] = *reinterpret_cast<const ptx::Words4*>(
-                memory.heap.combine_row(memory.own_heap(), slot) + column);
+            const std::uint8_t* row = memory.own_heap() + memory.heap.x;
+            if (is_real) {
+                row = reinterpret_cast<const std::uint8_t*>(
+                    memory.heap.combine_row(memory.own_heap(), slot) + column);
+            }
+            rows[i] = *reinterpret_cast<const ptx::Words4*>(row);
         }
 #pragma unroll
         for (std::uint32_t i = 0; i < kSlotBatch; ++i) {
             if (used[i]) add_eight(rows[i], sum);
         }
     }
-    if (memory.shared_chunks != 0) {
+    if (memory.shared_chunks != 0 && is_real) {
         const auto* row = memory.at<std::uint16_t>(memory.local.shared_row) +
                           std::uint64_t{token} * gpu.hidden + column;
         add_eight(*reinterpret_cast<const ptx::Words4*>(row), sum);
@@ -75,25 +85,28 @@ __device__ __forceinline__ void combine_columns(const GpuLaunch& gpu, std::uint3
         out.w[i] = numerics::bf16_from_float(sum[2 * i]) |
                    static_cast<std::uint32_t>(numerics::bf16_from_float(sum[2 * i + 1])) << 16;
     }
+    if (!is_real) return;
     std::uint16_t* y = gpu.y + static_cast<std::int64_t>(token) * gpu.y_stride + column;
     *reinterpret_cast<ptx::Words4*>(y) = out;
 }
 
-// All CTAs: the launch's (token, slab of 8 * kThreads columns) pairs, dealt out one by one, so that
-// one token is the work of several SMs.
-__device__ __forceinline__ void combine_tokens(const GpuLaunch& gpu, std::uint32_t num_tokens) {
-    const std::uint32_t slabs = ceil_div(gpu.hidden, 8 * kThreads);
-    const std::uint64_t items = std::uint64_t{num_tokens} * slabs;
-    for (std::uint64_t item = ptx::cta_idx(); item < items; item += ptx::num_ctas()) {
-        const auto slab = static_cast<std::uint32_t>(item % slabs);
-        const std::uint32_t column = 8 * (slab * kThreads + ptx::thread_idx());
-        if (column < gpu.hidden)
-            combine_columns(gpu, static_cast<std::uint32_t>(item / slabs), column);
+// All threads of all CTAs; a rehearsal takes one token.
+__device__ __forceinline__ void combine_tokens(const GpuLaunch& gpu, std::uint32_t num_tokens,
+                                               Act act) {
+    if (act == Act::kRehearsal && num_tokens > 1) num_tokens = 1;
+    const std::uint32_t items_of_token = gpu.hidden / 8;
+    const std::uint64_t items = std::uint64_t{num_tokens} * items_of_token;
+    const std::uint32_t threads = ptx::num_threads() * ptx::num_ctas();
+#pragma unroll 1
+    for (std::uint64_t item = ptx::num_threads() * ptx::cta_idx() + ptx::thread_idx(); item < items;
+         item += threads) {
+        const schedule::Split at = schedule::split(item, items_of_token);
+        combine_columns(gpu, at.block, 8 * at.index, act);
     }
 }
 
 // Thread 0 of a CTA, after the CTA's last token.
-__device__ __forceinline__ void finish(const GpuLaunch& gpu, const protocol::Launch& launch) {
+__device__ __forceinline__ bool finish(const GpuLaunch& gpu, const protocol::Launch& launch) {
     const layout::RankMemory& memory = gpu.memory;
     const std::uint32_t num_blocks =
         protocol::low_word(GpuMemory::load_acquire(memory.num_blocks()));
@@ -108,7 +121,21 @@ __device__ __forceinline__ void finish(const GpuLaunch& gpu, const protocol::Lau
         dealt.shared_tasks = schedule::num_tasks(schedule::shared_part(order));
         dealt.has_role4 = true;
     }
-    protocol::end_launch<GpuMemory>(memory, launch, num_blocks, dealt);
+    return protocol::end_launch<GpuMemory>(memory, launch, num_blocks, dealt);
+}
+
+// One thread: everything that the launch's sums need has been stored.
+__device__ __forceinline__ bool wait_rows(const GpuLaunch& gpu, const protocol::Launch& launch) {
+    const layout::RankMemory& memory = gpu.memory;
+    bool ok = true;
+    for (std::uint32_t peer = ptx::thread_idx(); ok && peer < memory.heap.num_ranks;
+         peer += ptx::num_threads()) {
+        ok = protocol::wait_done<GpuMemory>(memory, launch, peer);
+    }
+    if (ok && ptx::thread_idx() == 0) {
+        ok = protocol::wait_shared_rows<GpuMemory>(memory, launch);
+    }
+    return ok;
 }
 
 // The whole role for one CTA. `failed`: a word in shared memory. Returns false if it left early.
@@ -118,18 +145,22 @@ __device__ __forceinline__ bool run_role3(const GpuLaunch& gpu, std::uint32_t* f
     if (thread == 0) *failed = 0;
     ptx::cta_barrier();
     protocol::Launch launch;
-    bool ok = protocol::begin_launch<GpuMemory>(memory, Role::kCombine, ptx::cta_idx(),
-                                                device::wait_limit(gpu), &launch);
-    for (std::uint32_t peer = thread; ok && peer < memory.heap.num_ranks; peer += kThreads) {
-        ok = protocol::wait_done<GpuMemory>(memory, launch, peer);
+    const bool begun = protocol::begin_launch<GpuMemory>(memory, Role::kCombine, ptx::cta_idx(),
+                                                         device::wait_limit(gpu), &launch);
+    bool rehearses = memory.plan.combine_on_dispatch != 0;
+#pragma unroll 1
+    for (;;) {
+        if (!rehearses && !(begun && wait_rows(gpu, launch))) *failed = 1;
+        ptx::cta_barrier();
+        if (*failed != 0) return false;
+        combine_tokens(gpu, launch.num_tokens, rehearses ? Act::kRehearsal : Act::kReal);
+        ptx::cta_barrier();
+        if (!rehearses) break;
+        rehearses = false;
     }
-    if (!ok) *failed = 1;
+    if (thread == 0 && !finish(gpu, launch)) *failed = 1;
     ptx::cta_barrier();
-    if (*failed != 0) return false;
-    combine_tokens(gpu, launch.num_tokens);
-    ptx::cta_barrier();
-    if (thread == 0) finish(gpu, launch);
-    return true;
+    return *failed == 0;
 }
 
 }  // namespace gcmoe::cuda::combine

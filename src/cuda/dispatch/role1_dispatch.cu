@@ -10,17 +10,18 @@ namespace {
 //   role1_kernel: registers 96, spills 0 / 0
 __global__ void __launch_bounds__(kThreads, 1)
     role1_kernel(const __grid_constant__ device::GpuLaunch launch) {
-    extern __shared__ std::uint32_t shared_words[];
+    extern __shared__ __align__(128) std::uint8_t shared_bytes[];
     if (launch.is_warm_up != 0) return;
     device::GpuTimes* times = &launch.dispatch_times[ptx::cta_idx()];
     device::note_begin(times);
-    device::note_end(times, run_role1(launch, shared_words));
+    device::note_end(times, run_role1(launch, shared_bytes));
 }
 
 }  // namespace
 
 std::size_t role1_shared_bytes(std::uint32_t num_experts, std::uint32_t num_ranks) {
-    return 4 * std::size_t{account_words(num_experts, num_ranks, num_experts / num_ranks)};
+    return sizeof(RowBuffers) +
+           4 * std::size_t{account_words(num_experts, num_ranks, num_experts / num_ranks)};
 }
 
 cudaError_t prepare_role1() {

@@ -12,23 +12,31 @@
 // | CTA 0, all     | block table, targets, num_blocks, `done` without rows                  |
 // | all CTAs, warp | pull rows: warp i of all warps takes rows i, i + warps, ..             |
 //
-// Shared memory: account_words() words.
+// Shared memory: RowBuffers, then account_words() words.
 #pragma once
 
 #include <cstdint>
 
 #include "cuda/dispatch/role1_pull.cuh"
+#include "cuda/dispatch/role1_warm.cuh"
 #include "protocol/barrier.hpp"
 #include "protocol/generation.hpp"
 
 namespace gcmoe::cuda::dispatch {
 
 // The whole role for one CTA. Returns false if it left early.
-__device__ __forceinline__ bool run_role1(const GpuLaunch& gpu, std::uint32_t* shared) {
+__device__ __forceinline__ bool run_role1(const GpuLaunch& gpu, std::uint8_t* shared) {
     const std::uint32_t thread = ptx::thread_idx();
     const std::uint32_t unit = ptx::cta_idx();
-    const Accounts accounts = place_accounts(shared, gpu);
+    auto* buffers = reinterpret_cast<RowBuffers*>(shared);
+    const Accounts accounts =
+        place_accounts(reinterpret_cast<std::uint32_t*>(shared + sizeof(RowBuffers)), gpu);
     Launch launch;
+    if (unit + 1 == ptx::num_ctas() && thread / 32 == kWarps - 1) warm_tables(gpu);
+    if (thread < kWarps) {
+        ptx::mbarrier_init(&buffers->arrived[thread], 1);
+        ptx::mbarrier_init_fence();
+    }
     if (thread == 0) *accounts.failed = 0;
     ptx::cta_barrier();
     const bool begun = protocol::begin_launch<GpuMemory>(gpu.memory, Role::kDispatch, unit,
@@ -37,13 +45,14 @@ __device__ __forceinline__ bool run_role1(const GpuLaunch& gpu, std::uint32_t* s
     ptx::cta_barrier();
     if (*accounts.failed != 0) return false;
     const bool publish = gpu.dispatch_step != device::DispatchStep::kPull;
+    if (thread / 32 == kWarps - 1) warm_tokens(gpu, launch.num_tokens);
     if (unit == 0 && publish) publish_routing(gpu, launch, accounts);
     if (gpu.dispatch_step == device::DispatchStep::kPublish) return true;
     if (!receive_routing(gpu, launch, accounts)) return false;
     if (unit == 0) publish_blocks(gpu, launch, accounts);
     device::GpuTimes& times = gpu.dispatch_times[unit];
     if (thread == 0) times.first_work_ns = ptx::global_timer_ns();
-    if (!pull_rows(gpu, launch, accounts)) *accounts.failed = 1;
+    if (!pull_rows(gpu, launch, accounts, buffers)) *accounts.failed = 1;
     ptx::cta_barrier();
     if (*accounts.failed != 0) return false;
     if (thread == 0) {

@@ -9,9 +9,6 @@
 
 namespace gcmoe::cuda::dispatch {
 
-// 16-byte loads that a lane has in flight: 4 KiB a warp, a row of hidden = 4096.
-inline constexpr std::uint32_t kRowBatch = 8;
-
 // The expert of row `row` of this launch's rows: the last one whose first row is not behind it.
 __device__ __forceinline__ std::uint32_t expert_of_row(const Accounts& accounts,
                                                        std::uint32_t per_rank, std::uint32_t row) {
@@ -28,75 +25,109 @@ __device__ __forceinline__ std::uint32_t expert_of_row(const Accounts& accounts,
     return low;
 }
 
-// Four lanes of a quad hold words w = 0..3 of their K32 blocks q = 0..3; afterwards lane q holds
-// word q of all four blocks: what the quad-block order keeps in one 16-byte unit. Lane = .. q q h.
-__device__ __forceinline__ void turn_quad(ptx::Words4* words) {
-    const std::uint32_t q = ptx::thread_idx() % 8 / 2;
-#pragma unroll
-    for (std::uint32_t i = 0; i < 4; i += 2) {
-        const bool odd = q % 2 != 0;
-        const std::uint32_t got = ptx::shuffle_xor(odd ? words->w[i] : words->w[i + 1], 2);
-        (odd ? words->w[i] : words->w[i + 1]) = got;
-    }
-#pragma unroll
-    for (std::uint32_t i = 0; i < 2; ++i) {
-        const bool high = q / 2 != 0;
-        const std::uint32_t got = ptx::shuffle_xor(high ? words->w[i] : words->w[i + 2], 4);
-        (high ? words->w[i] : words->w[i + 2]) = got;
-    }
-}
+// One warp's row buffer and the phase of its barrier.
+struct RowBuffer {
+    std::uint8_t* codes;  // (kRowPiece)
+    std::uint64_t* arrived;
+    std::uint32_t phase;
+};
 
-// One warp: the codes of one row, 16 bytes a lane and load, kRowBatch loads in flight.
-__device__ __forceinline__ void copy_codes(const GpuLaunch& gpu, const std::uint8_t* from,
-                                           std::uint32_t place, std::uint32_t row) {
+// One warp: a piece of a row out of the buffer into the ring, in the weights' K order and swizzled.
+// A loop, not an unrolled batch: its instructions come from memory, once a launch and SM. Unit t of
+// a chunk in quad-block order, t = 4 h + q, is word q of half h of each of the four K32 blocks.
+__device__ __forceinline__ void store_piece(const GpuLaunch& gpu, const std::uint8_t* codes,
+                                            std::uint32_t first_unit, std::uint32_t units,
+                                            std::uint32_t place, std::uint32_t row) {
     const layout::ChunkedRows ring = gpu.memory.ring_x();
     const std::uint32_t lane = ptx::thread_idx() % 32;
-    const std::uint32_t units = gpu.memory.hidden_chunks * 8;
     const bool natural = gpu.order == layout::KOrder::kNatural;
-    // Unit u of a chunk in natural order holds half h = u % 2 of block q = u / 2.
-    const std::uint32_t unit = natural ? lane % 8 : 4 * (lane % 2) + lane % 8 / 2;
-    const std::uint32_t to = row * 128 + ((unit ^ (row & 7)) * 16);
-    for (std::uint32_t first = 0; first < units; first += 32 * kRowBatch) {
-        ptx::Words4 words[kRowBatch];
+    const std::uint32_t t = lane % 8;
+    const std::uint32_t from = lane / 8 * 128 + (natural ? t * 16 : t / 4 * 16 + t % 4 * 4);
+    const std::uint32_t stride = natural ? 4 : 32;
+    const std::uint32_t to = row * 128 + ((t ^ (row & 7)) * 16);
+    std::uint8_t* chunk = ring.chunk(place, (first_unit + lane) / 8) + to;
+    const std::uint64_t step = 4 * (ring.chunk(place, 1) - ring.chunk(place, 0));
+#pragma unroll 1
+    for (std::uint32_t u = lane; u < units; u += 32) {
+        const std::uint8_t* word = codes + (u - lane) * 16 + from;
+        ptx::Words4 words;
 #pragma unroll
-        for (std::uint32_t i = 0; i < kRowBatch; ++i) {
-            const std::uint32_t u = first + 32 * i + lane;
-            if (u < units) words[i] = reinterpret_cast<const ptx::Words4*>(from)[u];
+        for (std::uint32_t i = 0; i < 4; ++i) {
+            words.w[i] = *reinterpret_cast<const std::uint32_t*>(word + i * stride);
         }
-#pragma unroll
-        for (std::uint32_t i = 0; i < kRowBatch; ++i) {
-            const std::uint32_t u = first + 32 * i + lane;
-            if (!natural) turn_quad(&words[i]);
-            if (u < units)
-                *reinterpret_cast<ptx::Words4*>(ring.chunk(place, u / 8) + to) = words[i];
-        }
+        *reinterpret_cast<ptx::Words4*>(chunk) = words;
+        chunk += step;
     }
 }
 
-// One warp: copies one row of a peer into the ring, in the weights' K order and swizzled.
-__device__ __forceinline__ void copy_row(const GpuLaunch& gpu, std::uint32_t source,
-                                         std::uint32_t slot, std::uint32_t place,
-                                         std::uint32_t row) {
+// Where a row of this launch comes from and goes to.
+struct RowWay {
+    std::uint32_t source;  // rank
+    std::uint32_t slot;    // of that rank
+    protocol::Block block;
+    std::uint32_t row;  // in the block
+};
+
+// One lane: asks the copy engine for a piece of a row. The buffer's last piece has been read by the
+// whole warp, and fenced.
+__device__ __forceinline__ void ask_piece(const RowBuffer& buffer, const std::uint8_t* from,
+                                          std::uint32_t bytes) {
+    ptx::mbarrier_arrive_expect(buffer.arrived, bytes);
+    ptx::bulk_load(buffer.codes, from, bytes, buffer.arrived);
+}
+
+// One warp: copies one row of a peer into the ring. Its codes and scales are on their way while the
+// place is waited for (R9).
+__device__ __forceinline__ bool copy_row(const GpuLaunch& gpu, const Launch& launch,
+                                         const RowWay& way, RowBuffer* buffer) {
     const layout::RankMemory& memory = gpu.memory;
     const std::uint32_t lane = ptx::thread_idx() % 32;
-    std::uint8_t* heap = memory.peers.heap(static_cast<int>(source));
-    const std::uint32_t token = slot / memory.heap.topk;
+    std::uint8_t* heap = memory.peers.heap(static_cast<int>(way.source));
+    const std::uint32_t token = way.slot / memory.heap.topk;
+    const std::uint8_t* codes = memory.heap.x_row(heap, token);
     const std::uint32_t* scales = memory.heap.x_scale_row(heap, token);
-    const layout::ChunkedRows ring = memory.ring_x();
-    for (std::uint32_t chunk = lane; chunk < memory.hidden_chunks; chunk += 32) {
-        ring.scale(place, chunk)[row] = scales[chunk];
-    }
+    const std::uint32_t chunks = memory.hidden_chunks;
+    const bool leader = ptx::elect_one();
+    if (leader) ask_piece(*buffer, codes, gpu.hidden < kRowPiece ? gpu.hidden : kRowPiece);
+    std::uint32_t scale = lane < chunks ? scales[lane] : 0;
+    bool ready = true;
     if (lane == 0) {
-        memory.ring_origins(place)[row] =
-            layout::Origin{source, slot, memory.heap.weight(heap)[slot], 0};
+        const float weight = memory.heap.weight(heap)[way.slot];
+        ready = protocol::TokenRing<GpuMemory>::producer_acquire(memory, launch, way.block);
+        if (ready) {
+            memory.ring_origins(way.block.place)[way.row] =
+                layout::Origin{way.source, way.slot, weight, 0};
+        }
     }
-    copy_codes(gpu, memory.heap.x_row(heap, token), place, row);
+    ready = ptx::shuffle(static_cast<std::uint32_t>(ready), 0) != 0;
+    const std::uint32_t place = way.block.place;
+    const layout::ChunkedRows ring = memory.ring_x();
+#pragma unroll 1
+    for (std::uint32_t chunk = lane; ready && chunk < chunks; chunk += 32) {
+        if (chunk >= 32) scale = scales[chunk];
+        ring.scale(place, chunk)[way.row] = scale;
+    }
+#pragma unroll 1
+    for (std::uint32_t first = 0; first < gpu.hidden; first += kRowPiece) {
+        const std::uint32_t left = gpu.hidden - first;
+        const std::uint32_t bytes = left < kRowPiece ? left : kRowPiece;
+        if (first != 0 && leader) ask_piece(*buffer, codes + first, bytes);
+        while (!ptx::mbarrier_try_wait(buffer->arrived, buffer->phase)) {
+        }
+        buffer->phase ^= 1;
+        if (!ready) return false;  // only now: no copy may be left in flight
+        store_piece(gpu, buffer->codes, first / 16, bytes / 16, place, way.row);
+        // The ring is read by copy engines, and the buffer is written by this SM's.
+        ptx::fence_async_proxy();
+        ptx::warp_barrier();
+    }
+    return true;
 }
 
-// One warp: pulls row `row` of the launch. Writers fence for the copy engine, which reads the ring;
-// then one lane counts the row (R11).
+// One warp: pulls row `row` of the launch; then one lane counts the row (R11).
 __device__ __forceinline__ bool pull_row(const GpuLaunch& gpu, const Launch& launch,
-                                         const Accounts& accounts, std::uint32_t row) {
+                                         const Accounts& accounts, std::uint32_t row,
+                                         RowBuffer* buffer) {
     const layout::RankMemory& memory = gpu.memory;
     const std::uint32_t per_rank = memory.heap.experts_per_rank;
     const std::uint32_t lane = ptx::thread_idx() % 32;
@@ -111,18 +142,15 @@ __device__ __forceinline__ bool pull_row(const GpuLaunch& gpu, const Launch& lau
     };
     const schedule::SourceRow from = schedule::row_at(counts, memory.heap.num_ranks, position);
     std::uint32_t slot = 0;
-    bool ready = true;
+    bool known = true;
     if (lane == 0) {
         const std::uint64_t entry = accounts.offsets[from.source * per_rank + expert] + from.index;
-        ready = protocol::received_slot<GpuMemory>(memory, launch, from.source, entry, &slot) &&
-                protocol::TokenRing<GpuMemory>::producer_acquire(memory, launch, block);
+        known = protocol::received_slot<GpuMemory>(memory, launch, from.source, entry, &slot);
     }
-    if (!ptx::shuffle(static_cast<std::uint32_t>(ready), 0)) return false;
+    if (!ptx::shuffle(static_cast<std::uint32_t>(known), 0)) return false;
     slot = ptx::shuffle(slot, 0);
     const std::uint32_t row_in_block = position % row_block;
-    copy_row(gpu, from.source, slot, block.place, row_in_block);
-    ptx::fence_async_proxy();
-    ptx::warp_barrier();
+    if (!copy_row(gpu, launch, {from.source, slot, block, row_in_block}, buffer)) return false;
     if (lane == 0) {
         const std::uint32_t padding = position + 1 == rows ? row_block - 1 - row_in_block : 0;
         protocol::TokenRing<GpuMemory>::producer_commit(memory, block, 1 + padding);
@@ -132,14 +160,16 @@ __device__ __forceinline__ bool pull_row(const GpuLaunch& gpu, const Launch& lau
 
 // All warps of all CTAs: the launch's rows in order, dealt out one by one.
 __device__ __forceinline__ bool pull_rows(const GpuLaunch& gpu, const Launch& launch,
-                                          const Accounts& accounts) {
+                                          const Accounts& accounts, RowBuffers* buffers) {
     const std::uint32_t warp = ptx::thread_idx() / 32;
+    RowBuffer buffer{buffers->codes[warp], &buffers->arrived[warp], 0};
     const std::uint32_t stride = ptx::num_ctas() * kWarps;
     const std::uint32_t rows = accounts.first_row[gpu.memory.heap.experts_per_rank];
     // Neighbouring rows go to different CTAs: a block is pulled by all SMs of the partition at
-    // once.
-    for (std::uint32_t row = warp * ptx::num_ctas() + ptx::cta_idx(); row < rows; row += stride) {
-        if (!pull_row(gpu, launch, accounts, row)) return false;
+    // once. CTA 0, which publishes the tables meanwhile, is the last in turn.
+    const std::uint32_t turn = (ptx::cta_idx() + ptx::num_ctas() - 1) % ptx::num_ctas();
+    for (std::uint32_t row = warp * ptx::num_ctas() + turn; row < rows; row += stride) {
+        if (!pull_row(gpu, launch, accounts, row, &buffer)) return false;
     }
     return true;
 }

@@ -25,14 +25,22 @@ inline constexpr std::uint32_t kWarps = kThreads / 32;
 // Slots that a lane holds in registers at once, so that their loads are in flight together.
 inline constexpr std::uint32_t kSlotBatch = 4;
 
-// The CTA's accounts in shared memory.
+// Rows on their way, one a warp.
+inline constexpr std::uint32_t kRowPiece = 6144;  // bytes at once: a row of hidden = 6144
+struct alignas(128) RowBuffers {
+    std::uint8_t codes[kWarps][kRowPiece];
+    std::uint64_t arrived[kWarps];  // mbarriers
+};
+
+// The CTA's accounts in shared memory, behind the row buffers.
 struct Accounts {
     std::uint32_t* list_next;  // (kWarps, num_experts) the warp's next entry of the expert's list;
                                // CTA 0 only
     std::uint32_t* bad_slot;   // (kWarps) first slot with a bad id, or kNoSlot; CTA 0 only
     std::uint32_t* counts;     // (num_ranks, experts_per_rank) this launch's counts
     std::uint32_t* offsets;    // (num_ranks, experts_per_rank) start in the source's list
-    std::uint32_t* first_row;  // (experts_per_rank + 1) rows of the experts before
+    std::uint32_t* source_rows;  // (num_ranks) rows of this launch
+    std::uint32_t* first_row;    // (experts_per_rank + 1) rows of the experts before
     std::uint32_t* first_block;  // (experts_per_rank + 1) blocks of the experts before
     std::uint32_t* failed;       // 1: somebody gave up, all leave
 };
@@ -40,7 +48,7 @@ inline constexpr std::uint32_t kNoSlot = 0xFFFFFFFFU;
 
 GCMOE_HD inline std::uint32_t account_words(std::uint32_t num_experts, std::uint32_t num_ranks,
                                             std::uint32_t per_rank) {
-    return kWarps * (num_experts + 1) + 2 * num_ranks * per_rank + 2 * (per_rank + 1) + 1;
+    return kWarps * (num_experts + 1) + num_ranks * (2 * per_rank + 1) + 2 * (per_rank + 1) + 1;
 }
 
 __device__ __forceinline__ Accounts place_accounts(std::uint32_t* shared, const GpuLaunch& gpu) {
@@ -51,7 +59,8 @@ __device__ __forceinline__ Accounts place_accounts(std::uint32_t* shared, const 
     accounts.bad_slot = accounts.list_next + kWarps * gpu.num_experts;
     accounts.counts = accounts.bad_slot + kWarps;
     accounts.offsets = accounts.counts + cells;
-    accounts.first_row = accounts.offsets + cells;
+    accounts.source_rows = accounts.offsets + cells;
+    accounts.first_row = accounts.source_rows + gpu.memory.heap.num_ranks;
     accounts.first_block = accounts.first_row + per_rank + 1;
     accounts.failed = accounts.first_block + per_rank + 1;
     return accounts;
@@ -91,33 +100,56 @@ __device__ __forceinline__ void place_slots(const GpuLaunch& gpu, const Launch& 
     ptx::warp_barrier();
 }
 
-// All warps of CTA 0, each over its range of slots. First pass counts, second writes lists.
-// bad_slot: the warp's first slot with an id past the last expert.
-__device__ __forceinline__ void walk_slots(const GpuLaunch& gpu, const Launch& launch,
-                                           const Accounts& accounts, bool write_lists) {
+// The experts of kSlotBatch * 32 slots from `first` on, one batch a lane, -1 for unused ones.
+struct SlotExperts {
+    std::int32_t expert[kSlotBatch];
+};
+
+// One warp. bad_slot: the warp's first slot with an id past the last expert.
+__device__ __forceinline__ SlotExperts load_experts(const GpuLaunch& gpu, const Accounts& accounts,
+                                                    const SlotRange& range, std::uint64_t first) {
     const layout::SymmetricHeap& heap = gpu.memory.heap;
     const std::uint32_t lane = ptx::thread_idx() % 32;
     const std::uint32_t warp = ptx::thread_idx() / 32;
-    const SlotRange range = slots_of_warp(std::uint64_t{launch.num_tokens} * heap.topk, warp);
+    std::int64_t ids[kSlotBatch];
+#pragma unroll
+    for (std::uint32_t i = 0; i < kSlotBatch; ++i) {
+        const std::uint64_t slot = first + 32 * i + lane;
+        ids[i] = slot < range.end ? heap.expert_id(gpu.memory.own_heap(), slot) : -1;
+    }
+    SlotExperts experts;
+#pragma unroll
+    for (std::uint32_t i = 0; i < kSlotBatch; ++i) {
+        const std::uint64_t slot = first + 32 * i + lane;
+        const bool bad = ids[i] >= static_cast<std::int64_t>(gpu.num_experts);
+        const std::uint32_t bad_lanes = ptx::ballot(bad);
+        if (bad_lanes != 0 && lane == ptx::first_bit(bad_lanes) &&
+            accounts.bad_slot[warp] == kNoSlot) {
+            accounts.bad_slot[warp] = static_cast<std::uint32_t>(slot);
+        }
+        experts.expert[i] = bad || ids[i] < 0 ? -1 : static_cast<std::int32_t>(ids[i]);
+    }
+    return experts;
+}
+
+// All warps of CTA 0, each over its range of slots. First pass counts, second writes lists. `last`:
+// the last batch that was loaded; the second pass of a range of one batch needs no other.
+__device__ __forceinline__ void walk_slots(const GpuLaunch& gpu, const Launch& launch,
+                                           const Accounts& accounts, bool write_lists,
+                                           SlotExperts* last) {
+    const std::uint32_t lane = ptx::thread_idx() % 32;
+    const std::uint32_t warp = ptx::thread_idx() / 32;
+    const SlotRange range =
+        slots_of_warp(std::uint64_t{launch.num_tokens} * gpu.memory.heap.topk, warp);
+    const bool one_batch = range.end - range.begin <= 32 * kSlotBatch;
     std::uint32_t* list_next = accounts.list_next + warp * gpu.num_experts;
     for (std::uint64_t first = range.begin; first < range.end; first += 32 * kSlotBatch) {
-        std::int64_t ids[kSlotBatch];
+        if (!write_lists || !one_batch) *last = load_experts(gpu, accounts, range, first);
 #pragma unroll
         for (std::uint32_t i = 0; i < kSlotBatch; ++i) {
-            const std::uint64_t slot = first + 32 * i + lane;
-            ids[i] = slot < range.end ? heap.expert_id(gpu.memory.own_heap(), slot) : -1;
-        }
-#pragma unroll
-        for (std::uint32_t i = 0; i < kSlotBatch; ++i) {
-            const std::uint64_t slot = first + 32 * i + lane;
-            const bool bad = ids[i] >= static_cast<std::int64_t>(gpu.num_experts);
-            const std::uint32_t bad_lanes = ptx::ballot(bad);
-            if (bad_lanes != 0 && lane == ptx::first_bit(bad_lanes) &&
-                accounts.bad_slot[warp] == kNoSlot) {
-                accounts.bad_slot[warp] = static_cast<std::uint32_t>(slot);
-            }
-            const std::int32_t expert = bad || ids[i] < 0 ? -1 : static_cast<std::int32_t>(ids[i]);
-            place_slots(gpu, launch, list_next, slot, expert, write_lists);
+            if (first + 32 * i >= range.end) break;
+            place_slots(gpu, launch, list_next, first + 32 * i + lane, last->expert[i],
+                        write_lists);
         }
     }
 }
@@ -181,13 +213,17 @@ __device__ __forceinline__ void publish_routing(const GpuLaunch& gpu, const Laun
     }
     if (thread < kWarps) accounts.bad_slot[thread] = kNoSlot;
     ptx::cta_barrier();
-    walk_slots(gpu, launch, accounts, false);
-    ptx::cta_barrier();
-    if (thread == 0) note_bad_index(gpu, launch, accounts);
-    place_lists(gpu, accounts);
-    ptx::cta_barrier();
-    walk_slots(gpu, launch, accounts, true);
-    ptx::cta_barrier();
+    SlotExperts last;
+    // One body for both passes: the second finds its instructions in the cache.
+#pragma unroll 1
+    for (std::uint32_t pass = 0; pass < 2; ++pass) {
+        walk_slots(gpu, launch, accounts, pass == 1, &last);
+        ptx::cta_barrier();
+        if (pass == 1) break;
+        if (thread == 0) note_bad_index(gpu, launch, accounts);
+        place_lists(gpu, accounts);
+        ptx::cta_barrier();
+    }
     for (std::uint32_t i = thread; i < gpu.num_experts; i += kThreads) {
         const std::uint32_t e = (i + memory.rank() * per_rank) % gpu.num_experts;
         protocol::publish_count<GpuMemory>(memory, launch, e / per_rank, e % per_rank,
@@ -217,6 +253,34 @@ __device__ __forceinline__ void sum_before(const Accounts& accounts, std::uint32
     }
 }
 
+// One warp: where the entries of each local expert start in the list of `source`, and its rows.
+// Returns false if they do not fit the list: the first such expert is reported.
+__device__ __forceinline__ bool locate_source(const GpuLaunch& gpu, const Launch& launch,
+                                              const Accounts& accounts, std::uint32_t source) {
+    const std::uint32_t per_rank = gpu.memory.heap.experts_per_rank;
+    const std::uint32_t lane = ptx::thread_idx() % 32;
+    const std::uint32_t* counts = accounts.counts + source * per_rank;
+    std::uint64_t start = 0;
+    for (std::uint32_t first = 0; first < per_rank; first += 32) {
+        const std::uint32_t e = first + lane;
+        const std::uint32_t count = e < per_rank ? counts[e] : 0;  // below 2^24: 32 fit a word
+        const std::uint32_t upto = device::warp_sum_upto(count);
+        if (e < per_rank) {
+            accounts.offsets[source * per_rank + e] =
+                static_cast<std::uint32_t>(start + upto - count);
+        }
+        const bool fits = start + upto <= gpu.memory.heap.max_slots();
+        const std::uint32_t misfits = ptx::ballot(!fits);
+        if (misfits != 0) {
+            if (lane != ptx::first_bit(misfits)) return false;
+            return protocol::check_entries<GpuMemory>(gpu.memory, launch, source, e, start + upto);
+        }
+        start += ptx::shuffle(upto, 31);
+    }
+    if (lane == 0) accounts.source_rows[source] = static_cast<std::uint32_t>(start);
+    return true;
+}
+
 // All threads: every source's count words, then entries, rows and blocks before each expert.
 __device__ __forceinline__ bool receive_routing(const GpuLaunch& gpu, const Launch& launch,
                                                 const Accounts& accounts) {
@@ -233,11 +297,8 @@ __device__ __forceinline__ bool receive_routing(const GpuLaunch& gpu, const Laun
     }
     ptx::cta_barrier();
     if (*accounts.failed != 0) return false;
-    for (std::uint32_t s = thread; s < memory.heap.num_ranks; s += kThreads) {
-        if (!protocol::locate_entries<GpuMemory>(memory, launch, s, accounts.counts + s * per_rank,
-                                                 accounts.offsets + s * per_rank)) {
-            *accounts.failed = 1;
-        }
+    for (std::uint32_t s = thread / 32; s < memory.heap.num_ranks; s += kWarps) {
+        if (!locate_source(gpu, launch, accounts, s)) *accounts.failed = 1;
     }
     for (std::uint32_t e = thread; e < per_rank; e += kThreads) {
         std::uint32_t rows = 0;
@@ -251,16 +312,39 @@ __device__ __forceinline__ bool receive_routing(const GpuLaunch& gpu, const Laun
     return *accounts.failed == 0;
 }
 
-// CTA 0: the tables that role 2 and the host read; the order of publish_num_blocks is R7.
+// CTA 0, when role 2 has been told: what the host reads after the launch, and `done` of peers
+// without rows.
+__device__ __forceinline__ void note_counts(const GpuLaunch& gpu, const Launch& launch,
+                                            const Accounts& accounts) {
+    const layout::RankMemory& memory = gpu.memory;
+    const std::uint32_t per_rank = memory.heap.experts_per_rank;
+    const std::uint32_t cells = memory.heap.num_ranks * per_rank;
+    const std::uint32_t thread = ptx::thread_idx();
+    auto* statistics = memory.at<std::uint64_t>(memory.local.statistics);
+    for (std::uint32_t e = thread; e < per_rank; e += kThreads) {
+        statistics[e] += accounts.first_row[e + 1] - accounts.first_row[e];
+    }
+    for (std::uint32_t i = thread; i < cells; i += kThreads) {
+        memory.source_count(0)[i] = accounts.counts[i];
+        memory.source_offset(0)[i] = accounts.offsets[i];
+    }
+    for (std::uint32_t s = thread; s < memory.heap.num_ranks; s += kThreads) {
+        if (accounts.source_rows[s] == 0)
+            protocol::publish_done_without_rows<GpuMemory>(memory, launch, s);
+    }
+    if (thread != 0) return;
+    memory.state()->rows_received += accounts.first_row[per_rank];
+    memory.state()->blocks_received += accounts.first_block[per_rank];
+}
+
+// CTA 0: the tables that role 2 reads; the order of publish_num_blocks is R7.
 __device__ __forceinline__ void publish_blocks(const GpuLaunch& gpu, const Launch& launch,
                                                const Accounts& accounts) {
     const layout::RankMemory& memory = gpu.memory;
     const std::uint32_t per_rank = memory.heap.experts_per_rank;
     const std::uint32_t thread = ptx::thread_idx();
-    auto* statistics = memory.at<std::uint64_t>(memory.local.statistics);
     for (std::uint32_t e = thread; e < per_rank; e += kThreads) {
         const std::uint32_t rows = accounts.first_row[e + 1] - accounts.first_row[e];
-        statistics[e] += rows;
         std::uint32_t index = accounts.first_block[e];
         for (std::uint32_t first = 0; first < rows; first += memory.plan.row_block) {
             const std::uint32_t left = rows - first;
@@ -271,20 +355,13 @@ __device__ __forceinline__ void publish_blocks(const GpuLaunch& gpu, const Launc
         }
     }
     for (std::uint32_t s = thread; s < memory.heap.num_ranks; s += kThreads) {
-        std::uint32_t rows = 0;
-        for (std::uint32_t e = 0; e < per_rank; ++e) {
-            rows += accounts.counts[s * per_rank + e];
-            memory.source_count(s)[e] = accounts.counts[s * per_rank + e];
-            memory.source_offset(s)[e] = accounts.offsets[s * per_rank + e];
-        }
-        protocol::set_rows_target(memory, s, rows);
-        if (rows == 0) protocol::publish_done_without_rows<GpuMemory>(memory, launch, s);
+        protocol::set_rows_target(memory, s, accounts.source_rows[s]);
     }
     ptx::cta_barrier();
-    if (thread != 0) return;
-    memory.state()->rows_received += accounts.first_row[per_rank];
-    memory.state()->blocks_received += accounts.first_block[per_rank];
-    protocol::publish_num_blocks<GpuMemory>(memory, launch, accounts.first_block[per_rank]);
+    if (thread == 0) {
+        protocol::publish_num_blocks<GpuMemory>(memory, launch, accounts.first_block[per_rank]);
+    }
+    note_counts(gpu, launch, accounts);
 }
 
 }  // namespace gcmoe::cuda::dispatch

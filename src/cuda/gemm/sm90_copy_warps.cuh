@@ -92,17 +92,17 @@ struct TokenWarp {
             }
             if (second && !wait_mask(block, chunk, end, &ready)) return false;
             const std::uint32_t stage = tokens.stage;
-            if (!wait_phase(&shared->token_empty[stage], tokens.phase ^ 1, &shared->abort)) {
+            if (!wait_phase(&shared->tokens[stage].empty, tokens.phase ^ 1, &shared->abort)) {
                 return false;
             }
-            std::uint64_t* full = &shared->token_full[stage];
+            std::uint64_t* full = &shared->tokens[stage].full;
             if (chunk == 0) load_task_rows(task, full);
             ptx::mbarrier_arrive_expect(full, (end - chunk) * padded * 132);
 #pragma unroll
             for (std::uint32_t i = 0; i < kPair; ++i) {
                 if (chunk + i >= end) break;
-                ptx::bulk_load(shared->tokens[stage][i], codes, padded * 128, full);
-                ptx::bulk_load(shared->token_scales[stage][i], scales, padded * 4, full);
+                ptx::bulk_load(shared->tokens[stage].codes[i], codes, padded * 128, full);
+                ptx::bulk_load(shared->tokens[stage].scales[i], scales, padded * 4, full);
                 codes += rows.row_block * 128;
                 scales += rows.row_block;
             }
@@ -118,7 +118,7 @@ struct TokenWarp {
         const layout::RankMemory& memory = gpu.memory;
         const bool first = task.kind == schedule::TaskKind::kSharedFirst;
         const std::uint32_t first_token = task.block * memory.plan.row_block;
-        std::uint8_t* stage = shared->tokens[tokens.stage][in_pair];
+        std::uint8_t* stage = shared->tokens[tokens.stage].codes[in_pair];
         for (std::uint32_t i = lane(); i < task.rows * 8; i += 32) {
             const std::uint32_t row = i / 8;
             const std::uint32_t token = first_token + row;
@@ -138,7 +138,7 @@ struct TokenWarp {
                 first ? memory.heap.x_scale_row(memory.own_heap(), token)
                       : memory.at<std::uint32_t>(memory.local.shared_act_scale) +
                             std::uint64_t{token} * memory.shared_chunks;
-            shared->token_scales[tokens.stage][in_pair][row] = words[chunk];
+            shared->tokens[tokens.stage].scales[in_pair][row] = words[chunk];
         }
     }
 
@@ -151,13 +151,13 @@ struct TokenWarp {
         if (ptx::shuffle(ok, 0) == 0) return false;
         for (std::uint32_t chunk = 0; chunk < task.chunks; chunk += kPair) {
             const std::uint32_t stage = tokens.stage;
-            wait_phase(&shared->token_empty[stage], tokens.phase ^ 1, &shared->abort);
+            wait_phase(&shared->tokens[stage].empty, tokens.phase ^ 1, &shared->abort);
             for (std::uint32_t i = 0; i < kPair && chunk + i < task.chunks; ++i) {
                 load_own_chunk(task, chunk + i, i);
             }
             ptx::fence_async_proxy_shared();
             ptx::warp_barrier();
-            if (lane() == 0) ptx::mbarrier_arrive(&shared->token_full[stage]);
+            if (lane() == 0) ptx::mbarrier_arrive(&shared->tokens[stage].full);
             tokens.advance();
         }
         return true;
@@ -207,13 +207,10 @@ struct WeightWarp {
         for (std::uint32_t chunk = 0; chunk < chunks; chunk += kPair) {
             const std::uint32_t bytes =
                 chunk + kPair <= chunks ? kPair * layout::kFp4TileBytes : layout::kFp4TileBytes;
-            if (!wait_phase(&shared->weight_empty[group][stages.stage], stages.phase ^ 1,
-                            &shared->abort)) {
-                return;
-            }
-            std::uint64_t* full = &shared->weight_full[group][stages.stage];
-            ptx::mbarrier_arrive_expect(full, bytes);
-            ptx::bulk_load_once(shared->weights[group][stages.stage], from, bytes, full, policy);
+            WeightStage<kMaxRows>& stage = shared->weights[group][stages.stage];
+            if (!wait_phase(&stage.empty, stages.phase ^ 1, &shared->abort)) return;
+            ptx::mbarrier_arrive_expect(&stage.full, bytes);
+            ptx::bulk_load_once(stage.tiles, from, bytes, &stage.full, policy);
             stages.advance();
             from += bytes;
         }

@@ -220,7 +220,8 @@ __device__ __forceinline__ void finish_second(const EpilogueTask<kMaxRows>& at) 
     if (aborted(&at.shared->abort)) return;  // origins may be anything
 #pragma unroll 1
     for (std::uint32_t token = at.me.warp; token < at.task.rows; token += 4) {
-        const ptx::Floats2 sums = ptx::load_shared_floats(at.sum(token, column));
+        const ptx::Floats2 sums =
+            ptx::load_shared_floats(ptx::shared_address(at.sum(token, column)));
         float z[2];
 #pragma unroll
         for (std::uint32_t i = 0; i < 2; ++i) {

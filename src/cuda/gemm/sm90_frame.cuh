@@ -16,6 +16,7 @@
 // hands out early after an abort, ends a warp: no warp leaves while another waits at a barrier.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "cuda/device/gpu_launch.cuh"
@@ -67,26 +68,38 @@ struct GpuTask {
     std::uint32_t row_tiles;  // of the matrix; a tile past them: the warpgroup has nothing to do
 };
 
+// Stages of the rings, each with its barriers beside its bytes: a math warp reaches all of a stage
+// from one address, and adds to it once a stage (237 instructions a pair of 16 tokens, 262 with
+// arrays of each). Weight stages lie on 128 bytes, where shared memory has room for it: bulk copies
+// to other multiples of 16 cost 2 to 4 % of a launch.
+template <std::uint32_t kMaxRows>
+struct alignas(1024) TokenStage {
+    std::uint8_t codes[kPair][kMaxRows * 128];  // groups of 8 swizzled rows, 1024 bytes each
+    std::uint32_t scales[kPair][kMaxRows];
+    std::uint64_t full;
+    std::uint64_t empty;
+};
+template <std::uint32_t kMaxRows>
+struct alignas(kMaxRows <= 32 ? 128 : 16) WeightStage {
+    std::uint8_t tiles[kPair * layout::kFp4TileBytes];
+    std::uint64_t full;
+    std::uint64_t empty;
+};
+
 // Shared memory of a CTA; kMaxRows = rows of the largest block it can take.
 template <std::uint32_t kMaxRows>
 struct alignas(1024) SharedStorage {
     static constexpr std::uint32_t kTokenStages = kMaxRows <= 32 ? 6 : 3;
 
-    // Groups of 8 swizzled rows, 1024 bytes each.
-    std::uint8_t tokens[kTokenStages][kPair][kMaxRows * 128];
-    std::uint8_t weights[kWarpgroups][kWeightStages][kPair * layout::kFp4TileBytes];
+    TokenStage<kMaxRows> tokens[kTokenStages];
+    WeightStage<kMaxRows> weights[kWarpgroups][kWeightStages];
     float sums[kWarpgroups][kMaxRows][64];  // swizzled, see EpilogueTask::sum
-    std::uint32_t token_scales[kTokenStages][kPair][kMaxRows];
     layout::Origin origins[kTaskSlots][kMaxRows];
     float row_factors[kTaskSlots][kTileColumns];
     // Bits of non-negative floats; zero when a task is handed out. One for each 32 columns (UE8M0),
     // or the first for all 128 (FP32).
     std::uint32_t amax[kTaskSlots][4][kMaxRows];
     GpuTask tasks[kTaskSlots];
-    std::uint64_t token_full[kTokenStages];
-    std::uint64_t token_empty[kTokenStages];
-    std::uint64_t weight_full[kWarpgroups][kWeightStages];
-    std::uint64_t weight_empty[kWarpgroups][kWeightStages];
     std::uint64_t task_full[kTaskSlots];
     std::uint64_t task_done[kTaskSlots];  // copy warps are done with it; the math has stored
     std::uint64_t task_free[kTaskSlots];  // signalled as well
@@ -108,6 +121,26 @@ struct RingCursor {
     }
 };
 
+// The same as an address in shared memory, for loops that count instructions.
+template <std::uint32_t kStages, class Stage>
+struct StageCursor {
+    std::uint32_t first = 0;
+    std::uint32_t at = 0;
+    std::uint32_t phase = 0;
+    __device__ __forceinline__ static StageCursor over(const Stage* stages) {
+        const std::uint32_t first = ptx::shared_address(stages);
+        return {first, first, 0};
+    }
+    __device__ __forceinline__ void advance() {
+        constexpr std::uint32_t kBytes = sizeof(Stage);  // 32 bits: addresses have no more
+        at += kBytes;
+        if (at == first + kStages * kBytes) {
+            at = first;
+            phase ^= 1;
+        }
+    }
+};
+
 // Until the barrier's phase with this parity has completed; false: somebody gave up.
 __device__ __forceinline__ bool wait_phase(std::uint64_t* barrier, std::uint32_t parity,
                                            const std::uint32_t* abort) {
@@ -115,6 +148,14 @@ __device__ __forceinline__ bool wait_phase(std::uint64_t* barrier, std::uint32_t
         if (*static_cast<const volatile std::uint32_t*>(abort) != 0) return false;
     }
     return true;
+}
+
+// The same by addresses in shared memory.
+__device__ __forceinline__ void wait_phase_at(std::uint32_t barrier, std::uint32_t parity,
+                                              std::uint32_t abort) {
+    while (!ptx::mbarrier_try_wait(barrier, parity)) {
+        if (ptx::load_shared_word(abort) != 0) return;
+    }
 }
 
 __device__ __forceinline__ bool aborted(const std::uint32_t* abort) {
@@ -130,13 +171,13 @@ __device__ __forceinline__ void wait_phase(std::uint64_t* barrier, std::uint32_t
 template <std::uint32_t kMaxRows>
 __device__ __forceinline__ void init_barriers(SharedStorage<kMaxRows>* shared) {
     for (std::uint32_t i = 0; i < SharedStorage<kMaxRows>::kTokenStages; ++i) {
-        ptx::mbarrier_init(&shared->token_full[i], 1);
-        ptx::mbarrier_init(&shared->token_empty[i], kMathWarps);
+        ptx::mbarrier_init(&shared->tokens[i].full, 1);
+        ptx::mbarrier_init(&shared->tokens[i].empty, kMathWarps);
     }
     for (std::uint32_t g = 0; g < kWarpgroups; ++g) {
         for (std::uint32_t i = 0; i < kWeightStages; ++i) {
-            ptx::mbarrier_init(&shared->weight_full[g][i], 1);
-            ptx::mbarrier_init(&shared->weight_empty[g][i], 4);
+            ptx::mbarrier_init(&shared->weights[g][i].full, 1);
+            ptx::mbarrier_init(&shared->weights[g][i].empty, 4);
         }
     }
     for (std::uint32_t i = 0; i < kTaskSlots; ++i) {

@@ -22,9 +22,20 @@ struct MathThread {
     std::uint32_t warp;
     std::uint32_t g;
     std::uint32_t q;
+    std::uint32_t nibbles;  // bytes into a tile: the thread's nibbles of row(0)
+    std::uint32_t codes;    // and the code of its K32 block of that row
+    std::uint32_t scales;   // bytes into a chunk's scales: of the thread's tokens
     __device__ __forceinline__ static MathThread here() {
         const std::uint32_t thread = ptx::thread_idx();
-        return {thread / 128, thread / 32 % 4, thread % 32 / 4, thread % 4};
+        MathThread me{thread / 128, thread / 32 % 4, thread % 32 / 4, thread % 4, 0, 0, 0};
+        me.nibbles = me.row(0) * 64 + me.q * 16;
+        me.codes = layout::kFp4NibbleBytes + me.row(0) * 4 + me.q;
+        me.scales = 8 * me.q;
+        // The compiler would work them out anew in every stage.
+        ptx::keep_alive(me.nibbles);
+        ptx::keep_alive(me.codes);
+        ptx::keep_alive(me.scales);
+        return me;
     }
     // Row in the tile of half h (0: row g of the slab, 1: row g + 8).
     [[nodiscard]] __device__ __forceinline__ std::uint32_t row(std::uint32_t half) const {
@@ -35,8 +46,8 @@ struct MathThread {
 // A math warp's places in the CTA's rings; kept over tasks.
 template <std::uint32_t kMaxRows>
 struct MathCursors {
-    RingCursor<SharedStorage<kMaxRows>::kTokenStages> tokens;
-    RingCursor<kWeightStages> weights;
+    StageCursor<SharedStorage<kMaxRows>::kTokenStages, TokenStage<kMaxRows>> tokens;
+    StageCursor<kWeightStages, WeightStage<kMaxRows>> weights;
     RingCursor<kTaskSlots> slots;
 };
 
@@ -56,15 +67,17 @@ struct TileWords {
     std::uint32_t codes[2];  // natural order: one byte a step; quad-block order: the lane's own
 };
 
+// `tile`: address in shared memory.
 template <bool kNatural>
-__device__ __forceinline__ TileWords read_tile(const std::uint8_t* tile, const MathThread& me) {
+__device__ __forceinline__ TileWords read_tile(std::uint32_t tile, const MathThread& me) {
+    const std::uint32_t nibbles = tile + me.nibbles;
+    const std::uint32_t codes = tile + (kNatural ? me.codes - me.q : me.codes);
     TileWords words;
 #pragma unroll
     for (std::uint32_t half = 0; half < 2; ++half) {
-        const std::uint32_t row = me.row(half);
-        words.half[half] = ptx::load_shared_16(tile + row * 64 + me.q * 16);
-        const std::uint8_t* codes = tile + layout::kFp4NibbleBytes + row * 4;
-        words.codes[half] = kNatural ? *reinterpret_cast<const std::uint32_t*>(codes) : codes[me.q];
+        words.half[half] = ptx::load_shared_16(nibbles + half * 8 * 64);
+        const std::uint32_t at = codes + half * 8 * 4;
+        words.codes[half] = kNatural ? ptx::load_shared_word(at) : ptx::load_shared_byte(at);
     }
     return words;
 }
@@ -133,13 +146,14 @@ __device__ __forceinline__ void issue(const ChunkOperands& operands, std::uint32
     ptx::wgmma_commit();
 }
 
-// sum += part * activation scale of the token; scales (kN) FP32 in shared memory.
+// sum += part * activation scale of the token; scales: address of (kN) FP32 in shared memory.
 template <std::uint32_t kN>
-__device__ __forceinline__ void promote(const float* part, const std::uint32_t* scales,
+__device__ __forceinline__ void promote(const float* part, std::uint32_t scales,
                                         const MathThread& me, float* sum) {
+    scales += me.scales;
 #pragma unroll
     for (std::uint32_t t = 0; t < kN / 8; ++t) {
-        const ptx::Floats2 scale = ptx::load_shared_floats(scales + 8 * t + 2 * me.q);
+        const ptx::Floats2 scale = ptx::load_shared_floats(scales + 32 * t);
 #pragma unroll
         for (std::uint32_t i = 0; i < 4; ++i) {
             sum[4 * t + i] = ptx::fma(part[4 * t + i], scale.f[i % 2], sum[4 * t + i]);
@@ -166,8 +180,8 @@ __device__ __forceinline__ std::uint32_t at_token(std::uint32_t descriptor, std:
 // One chunk: one chain over all tokens, `between` while it runs, promotion.
 template <std::uint32_t kN, class Between>
 __device__ __forceinline__ void add_chunk(ChunkOperands* operands, std::uint32_t descriptor,
-                                          const std::uint32_t* scales, const MathThread& me,
-                                          float* sum, const Between& between) {
+                                          std::uint32_t scales, const MathThread& me, float* sum,
+                                          const Between& between) {
     float part[kN / 2];
     issue<kN, false, 4>(*operands, 0, descriptor, part);
     between();
@@ -183,42 +197,51 @@ struct MathRings {
     MathThread me;
     MathCursors<kMaxRows>* cursors;
 
+    using Tokens = TokenStage<kMaxRows>;
+    using Weights = WeightStage<kMaxRows>;
+
+    // Relative to what is in a register anyway.
+    [[nodiscard]] __device__ __forceinline__ std::uint32_t abort_word() const {
+        using Storage = SharedStorage<kMaxRows>;
+        static_assert(offsetof(Storage, tokens) == 0);
+        return cursors->tokens.first + static_cast<std::uint32_t>(offsetof(Storage, abort));
+    }
     __device__ __forceinline__ void wait_tokens() const {
-        wait_phase(&shared->token_full[cursors->tokens.stage], cursors->tokens.phase,
-                   &shared->abort);
+        wait_phase_at(cursors->tokens.at + static_cast<std::uint32_t>(offsetof(Tokens, full)),
+                      cursors->tokens.phase, abort_word());
     }
     // Reads end before the arrival; the copy engine refills after it. No proxy fence is needed for
     // that order: the arrival releases the reads to the copying thread.
     __device__ __forceinline__ void release_tokens() const {
         ptx::warp_barrier();
         if (ptx::thread_idx() % 32 == 0) {
-            ptx::mbarrier_arrive(&shared->token_empty[cursors->tokens.stage]);
+            ptx::mbarrier_arrive(cursors->tokens.at +
+                                 static_cast<std::uint32_t>(offsetof(Tokens, empty)));
         }
         cursors->tokens.advance();
     }
     __device__ __forceinline__ void wait_weights() const {
-        wait_phase(&shared->weight_full[me.warpgroup][cursors->weights.stage],
-                   cursors->weights.phase, &shared->abort);
+        wait_phase_at(cursors->weights.at + static_cast<std::uint32_t>(offsetof(Weights, full)),
+                      cursors->weights.phase, abort_word());
     }
     __device__ __forceinline__ void release_weights() const {
         ptx::warp_barrier();
         if (ptx::thread_idx() % 32 == 0) {
-            ptx::mbarrier_arrive(&shared->weight_empty[me.warpgroup][cursors->weights.stage]);
+            ptx::mbarrier_arrive(cursors->weights.at +
+                                 static_cast<std::uint32_t>(offsetof(Weights, empty)));
         }
         cursors->weights.advance();
     }
-    [[nodiscard]] __device__ __forceinline__ const std::uint8_t* tile(std::uint32_t in_pair) const {
-        return shared->weights[me.warpgroup][cursors->weights.stage] +
-               in_pair * layout::kFp4TileBytes;
+    [[nodiscard]] __device__ __forceinline__ std::uint32_t tile(std::uint32_t in_pair) const {
+        return cursors->weights.at + in_pair * layout::kFp4TileBytes;
     }
     [[nodiscard]] __device__ __forceinline__ std::uint32_t tokens() const {
-        const std::uint32_t low = ptx::wgmma_descriptor_low(
-            ptx::shared_address(shared->tokens[cursors->tokens.stage][0]));
+        const std::uint32_t low = ptx::wgmma_descriptor_low(cursors->tokens.at);
         return ptx::shuffle(low, 0);  // tells the compiler that it is the warp's, not the lane's
     }
-    [[nodiscard]] __device__ __forceinline__ const std::uint32_t* scales(
-        std::uint32_t in_pair) const {
-        return shared->token_scales[cursors->tokens.stage][in_pair];
+    [[nodiscard]] __device__ __forceinline__ std::uint32_t scales(std::uint32_t in_pair) const {
+        return cursors->tokens.at + static_cast<std::uint32_t>(offsetof(Tokens, scales)) +
+               in_pair * kMaxRows * 4;
     }
 };
 
@@ -231,13 +254,12 @@ template <std::uint32_t kN, std::uint32_t kMaxRows>
 __device__ __forceinline__ void run_main_loop(const MathRings<kMaxRows>& rings,
                                               std::uint32_t chunks, float* sum) {
     const MathThread& me = rings.me;
-    const std::uint32_t pairs = chunks / kPair;
-    const bool odd = chunks % kPair != 0;
     ChunkOperands even_operands;
     ChunkOperands odd_operands;
     rings.wait_weights();
     decode_tile<false>(read_tile<false>(rings.tile(0), me), &even_operands);
-    for (std::uint32_t pair = 0; pair < pairs; ++pair) {
+    std::uint32_t left = chunks;
+    for (; left >= kPair; left -= kPair) {
         const std::uint32_t tokens = rings.tokens();
         rings.wait_tokens();
         add_chunk<kN>(&even_operands, tokens, rings.scales(0), me, sum, [&] {
@@ -246,14 +268,14 @@ __device__ __forceinline__ void run_main_loop(const MathRings<kMaxRows>& rings,
         });
         const std::uint32_t odd_tokens = at_chunk<kMaxRows>(tokens, 1);
         add_chunk<kN>(&odd_operands, odd_tokens, rings.scales(1), me, sum, [&] {
-            if (pair + 1 < pairs || odd) {
+            if (left > kPair) {
                 rings.wait_weights();
                 decode_tile<false>(read_tile<false>(rings.tile(0), me), &even_operands);
             }
         });
         rings.release_tokens();
     }
-    if (odd) {
+    if (left != 0) {
         const std::uint32_t tokens = rings.tokens();
         rings.wait_tokens();
         add_chunk<kN>(&even_operands, tokens, rings.scales(0), me, sum, [] {});
@@ -294,7 +316,7 @@ __device__ __forceinline__ void run_wide_loop(const MathRings<kMaxRows>& rings,
             issue<kN - kChain, false, 4>(operands, 0, at_token(tokens, kChain), part);
             ptx::wgmma_wait<0>();
             keep_operands(&operands);
-            promote<kN - kChain>(part, rings.scales(in_pair) + kChain, me, sum + kChain / 2);
+            promote<kN - kChain>(part, rings.scales(in_pair) + 4 * kChain, me, sum + kChain / 2);
         }
         if (ends_pair) rings.release_tokens();
     }

@@ -48,14 +48,15 @@ __device__ __forceinline__ void load_chunk_factors(const TaskWeights& weights, s
 
 // sum += (part * activation scale) * factor of the row.
 template <std::uint32_t kN, bool kK32>
-__device__ __forceinline__ void promote_rows(const float* part, const std::uint32_t* scales,
+__device__ __forceinline__ void promote_rows(const float* part, std::uint32_t scales,
                                              std::uint32_t step, const MathThread& me,
                                              const float* factor, float* sum) {
 #pragma unroll
     for (std::uint32_t t = 0; t < kN / 8; ++t) {
 #pragma unroll
         for (std::uint32_t i = 0; i < 4; ++i) {
-            const std::uint32_t word = scales[8 * t + 2 * me.q + i % 2];
+            const std::uint32_t word =
+                ptx::load_shared_word(scales + 4 * (8 * t + 2 * me.q + i % 2));
             const float scale =
                 kK32 ? ue8m0_value(word >> (8 * step) & 0xFF) : numerics::bits_to_float(word);
             sum[4 * t + i] = ptx::fma(part[4 * t + i] * scale, factor[i / 2], sum[4 * t + i]);
@@ -66,10 +67,10 @@ __device__ __forceinline__ void promote_rows(const float* part, const std::uint3
 // Tokens of a chunk in shared memory: their codes' descriptor, and their scales.
 struct ChunkTokens {
     std::uint32_t descriptor;
-    const std::uint32_t* scales;
+    std::uint32_t scales;  // address in shared memory
     // Those from `token` (a multiple of 8) on.
     [[nodiscard]] __device__ __forceinline__ ChunkTokens from(std::uint32_t token) const {
-        return {at_token(descriptor, token), scales + token};
+        return {at_token(descriptor, token), scales + 4 * token};
     }
 };
 

@@ -93,8 +93,10 @@ __device__ __forceinline__ void run_task(const EpilogueTask<kMaxRows>& at,
 // A math thread's whole launch.
 template <bool kK32, std::uint32_t kMaxRows>
 __device__ __forceinline__ void run_math(const GpuLaunch& gpu, SharedStorage<kMaxRows>* shared) {
-    MathCursors<kMaxRows> cursors;
     const MathThread me = MathThread::here();
+    MathCursors<kMaxRows> cursors;
+    cursors.tokens = decltype(cursors.tokens)::over(shared->tokens);
+    cursors.weights = decltype(cursors.weights)::over(shared->weights[me.warpgroup]);
     const MathRings<kMaxRows> rings{shared, me, &cursors};
     for (;;) {
         const std::uint32_t slot = cursors.slots.stage;
@@ -142,7 +144,10 @@ __device__ __forceinline__ bool run_role2(const GpuLaunch& gpu, SharedStorage<kM
         if (warp == kFinishWarp) FinishWarp<kMaxRows>{gpu, launch, shared}.run();
     }
     ptx::cta_barrier();
-    return !aborted(&shared->abort);
+    if (aborted(&shared->abort)) return false;
+    const bool leaves = gpu.memory.plan.combine_on_dispatch != 0 && gpu.is_role4 == 0;
+    if (leaves && thread == 0) protocol::leave_role2<GpuMemory>(gpu.memory);
+    return true;
 }
 
 }  // namespace gcmoe::cuda::gemm

@@ -30,6 +30,8 @@ struct TaskWarp {
     schedule::TaskOrder order;         // role 2's list
     schedule::TaskOrder shared_order;  // with role 4: the shared expert's list
     bool in_shared;                    // takes from shared_order
+    std::uint64_t first_ticket;        // of role 2's list, taken while role 1 was waited for
+    bool has_first;                    // and not used yet
 
     [[nodiscard]] __device__ __forceinline__ std::uint32_t lane() const {
         return ptx::thread_idx() % 32;
@@ -61,7 +63,9 @@ struct TaskWarp {
     __device__ __forceinline__ bool take(schedule::Task* task) {
         std::uint64_t ticket = 0;
         if (!in_shared) {
-            protocol::take_ticket<GpuMemory>(gpu.memory, &ticket);
+            ticket = first_ticket;
+            if (!has_first) protocol::take_ticket<GpuMemory>(gpu.memory, &ticket);
+            has_first = false;
             if (ticket < schedule::num_tasks(order)) {
                 *task = schedule::task_at(order, ticket);
                 return true;
@@ -207,7 +211,9 @@ template <std::uint32_t kMaxRows>
 __device__ __forceinline__ void run_task_warp(const GpuLaunch& gpu, const Launch& launch,
                                               SharedStorage<kMaxRows>* shared) {
     std::uint32_t num_blocks = 0;
+    std::uint64_t first_ticket = 0;
     if (ptx::thread_idx() % 32 == 0 && gpu.is_role4 == 0) {
+        protocol::take_ticket<GpuMemory>(gpu.memory, &first_ticket);
         const bool ok =
             (gpu.overlap != 0 || protocol::wait_role1_left<GpuMemory>(gpu.memory, launch)) &&
             protocol::wait_num_blocks<GpuMemory>(gpu.memory, launch, &num_blocks);
@@ -221,7 +227,9 @@ __device__ __forceinline__ void run_task_warp(const GpuLaunch& gpu, const Launch
                             shared,
                             split ? schedule::routed_part(all) : all,
                             schedule::shared_part(all),
-                            gpu.is_role4 != 0};
+                            gpu.is_role4 != 0,
+                            first_ticket,
+                            gpu.is_role4 == 0};
     warp.run();
 }
 

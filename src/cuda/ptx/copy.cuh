@@ -28,6 +28,11 @@ __device__ __forceinline__ void bulk_load_once(void* shared, const void* global,
         : "memory");
 }
 
+// Asks the L2 for `bytes`, a multiple of 16, from a 16-byte aligned address; nothing completes.
+__device__ __forceinline__ void bulk_prefetch(const void* global, std::uint32_t bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
+}
+
 // Cache policy for bulk_load_once.
 __device__ __forceinline__ std::uint64_t evict_first_policy() {
     std::uint64_t policy;
@@ -39,23 +44,31 @@ struct alignas(16) Words4 {
     std::uint32_t w[4];
 };
 
-__device__ __forceinline__ Words4 load_shared_16(const void* shared) {
+__device__ __forceinline__ Words4 load_shared_16(std::uint32_t address) {
     Words4 v;
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3])
-                 : "r"(shared_address(shared)));
+                 : "r"(address));
     return v;
+}
+__device__ __forceinline__ std::uint32_t load_shared_byte(std::uint32_t address) {
+    std::uint32_t value;
+    asm volatile("ld.shared.u8 %0, [%1];" : "=r"(value) : "r"(address));
+    return value;
+}
+__device__ __forceinline__ std::uint32_t load_shared_word(std::uint32_t address) {
+    std::uint32_t value;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(address));
+    return value;
 }
 
 struct alignas(8) Floats2 {
     float f[2];
 };
 
-__device__ __forceinline__ Floats2 load_shared_floats(const void* shared) {
+__device__ __forceinline__ Floats2 load_shared_floats(std::uint32_t address) {
     Floats2 v;
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-                 : "=f"(v.f[0]), "=f"(v.f[1])
-                 : "r"(shared_address(shared)));
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.f[0]), "=f"(v.f[1]) : "r"(address));
     return v;
 }
 

@@ -85,9 +85,11 @@ __device__ __forceinline__ void mbarrier_init(std::uint64_t* barrier, std::uint3
 __device__ __forceinline__ void mbarrier_init_fence() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
+__device__ __forceinline__ void mbarrier_arrive(std::uint32_t address) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory");
+}
 __device__ __forceinline__ void mbarrier_arrive(std::uint64_t* barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
-                 : "memory");
+    mbarrier_arrive(shared_address(barrier));
 }
 // Arrives, and lets the phase wait for `bytes` more bytes of bulk copies.
 __device__ __forceinline__ void mbarrier_arrive_expect(std::uint64_t* barrier,
@@ -105,7 +107,7 @@ __device__ __forceinline__ void mbarrier_expect(std::uint64_t* barrier, std::uin
         : "memory");
 }
 // One bounded try: true if the phase with this parity has completed.
-__device__ __forceinline__ bool mbarrier_try_wait(std::uint64_t* barrier, std::uint32_t parity) {
+__device__ __forceinline__ bool mbarrier_try_wait(std::uint32_t address, std::uint32_t parity) {
     std::uint32_t done;
     asm volatile(
         "{\n"
@@ -114,9 +116,12 @@ __device__ __forceinline__ bool mbarrier_try_wait(std::uint64_t* barrier, std::u
         "selp.u32 %0, 1, 0, p;\n"
         "}\n"
         : "=r"(done)
-        : "r"(shared_address(barrier)), "r"(parity)
+        : "r"(address), "r"(parity)
         : "memory");
     return done != 0;
+}
+__device__ __forceinline__ bool mbarrier_try_wait(std::uint64_t* barrier, std::uint32_t parity) {
+    return mbarrier_try_wait(shared_address(barrier), parity);
 }
 
 }  // namespace gcmoe::cuda::ptx

@@ -141,10 +141,10 @@ class CudaRank final : public backend::RankBackend {
     DeviceBuffer heap_;
     DeviceBuffer local_;
     std::vector<DeviceBuffer> old_heaps_;  // mapped until the rank goes
-    DeviceBuffer times_;                   // GpuTimes: (most dispatch, most compute twice, most
-                                           // dispatch)
+    DeviceBuffer times_;                   // GpuTimes: (most dispatch, compute, combine, dispatch)
     std::size_t most_dispatch_ = 0;
     std::size_t most_compute_ = 0;
+    std::size_t most_combine_ = 0;
     int last_plan_idx_ = 0;
     DeviceBuffer staged_y_;  // (max_tokens, hidden) bf16, for outputs in host memory
     LaunchRequest staged_;   // whose y waits for its rows; y null = none
@@ -162,8 +162,9 @@ Status CudaRank::allocate() {
         most_dispatch_ = std::max<std::size_t>(most_dispatch_, plan.memory.dispatch_units);
         most_compute_ = std::max<std::size_t>(most_compute_, plan.memory.compute_units);
     }
-    GCMOE_RETURN_IF_ERROR(times_.allocate(2 * (most_dispatch_ + most_compute_) * sizeof(GpuTimes),
-                                          "the times of a launch"));
+    most_combine_ = std::max(most_dispatch_, most_compute_);
+    const std::size_t units = 2 * most_dispatch_ + most_compute_ + most_combine_;
+    GCMOE_RETURN_IF_ERROR(times_.allocate(units * sizeof(GpuTimes), "the times of a launch"));
     const int value = setup_.poison ? 0xFF : 0;
     GCMOE_RETURN_IF_ERROR(
         cuda_status(cudaMemset(heap_base(), value, heap_.bytes()), "filling memory"));
@@ -288,7 +289,7 @@ device::GpuLaunch CudaRank::make_launch(const LaunchRequest& request, std::uint1
     launch.dispatch_times = times_.as<GpuTimes>();
     launch.compute_times = launch.dispatch_times + most_dispatch_;
     launch.combine_times = launch.compute_times + most_compute_;
-    launch.shared_times = launch.combine_times + most_compute_;
+    launch.shared_times = launch.combine_times + most_combine_;
     return launch;
 }
 
@@ -390,10 +391,10 @@ CudaRank::Times CudaRank::read_times() {
     const layout::PlanMemory& plan = setup_.plans[static_cast<std::size_t>(last_plan_idx_)].memory;
     const GpuTimes* compute = all.data() + most_dispatch_;
     const GpuTimes* combine = compute + most_compute_;
-    const GpuTimes* shared = combine + most_compute_;
+    const GpuTimes* shared = combine + most_combine_;
     return {{all.data(), all.data() + plan.dispatch_units},
             {compute, compute + plan.compute_units},
-            {combine, combine + plan.compute_units},
+            {combine, combine + plan.combine_units()},
             {shared, shared + plan.dispatch_units}};
 }
 
@@ -421,6 +422,8 @@ Placement CudaRank::placement() {
     placement.compute_ran = sms(times.compute);
     placement.combine_ran = sms(times.combine);
     const backend::Plan& plan = setup_.plans[static_cast<std::size_t>(last_plan_idx_)];
+    const bool on_dispatch = plan.memory.combine_on_dispatch != 0;
+    placement.combine_map = on_dispatch ? placement.dispatch_map : placement.compute_map;
     if (plan.has_role4) placement.shared_ran = sms(times.shared);
     return placement;
 }

@@ -7,6 +7,7 @@
 #include "cuda/device/device_buffer.hpp"
 #include "cuda/dispatch/role1_dispatch.hpp"
 #include "cuda/gemm/sm90_role2_gemm.hpp"
+#include "cuda/joint/dispatch_combine.hpp"
 
 namespace gcmoe::cuda::runtime {
 
@@ -20,6 +21,8 @@ Status prepare_roles(int device) {
     GCMOE_RETURN_IF_ERROR(cuda_status(dispatch::prepare_role1(), "loading role 1"));
     GCMOE_RETURN_IF_ERROR(cuda_status(gemm::prepare_role2(), "loading role 2"));
     GCMOE_RETURN_IF_ERROR(cuda_status(combine::prepare_role3(), "loading role 3"));
+    GCMOE_RETURN_IF_ERROR(
+        cuda_status(joint::prepare_dispatch_combine(), "loading roles 1 and 3 in one"));
     ready.insert(device);
     return {};
 }
@@ -32,6 +35,8 @@ Status warm_up_roles(cudaStream_t dispatch, cudaStream_t compute) {
     nothing.memory.plan.compute_units = 1;
     GCMOE_RETURN_IF_ERROR(
         cuda_status(dispatch::launch_role1(nothing, dispatch), "warming up role 1"));
+    GCMOE_RETURN_IF_ERROR(cuda_status(joint::launch_dispatch_combine(nothing, dispatch),
+                                      "warming up roles 1 and 3 in one"));
     for (const std::uint32_t row_block : {16U, 32U, 64U}) {
         nothing.memory.plan.row_block = row_block;
         for (const auto scale : {ActivationScale::kFp32K128, ActivationScale::kUe8m0K32}) {

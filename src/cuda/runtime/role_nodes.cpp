@@ -6,8 +6,16 @@
 #include "cuda/device/device_buffer.hpp"
 #include "cuda/dispatch/role1_dispatch.hpp"
 #include "cuda/gemm/sm90_role2_gemm.hpp"
+#include "cuda/joint/dispatch_combine.hpp"
 
 namespace gcmoe::cuda::runtime {
+namespace {
+
+bool combines_on_dispatch(const RankLaunch& rank) {
+    return rank.launch.memory.plan.combine_on_dispatch != 0;
+}
+
+}  // namespace
 
 using device::cuda_status;
 using device::DispatchStep;
@@ -33,8 +41,13 @@ Status ForkJoin::begin(const RankLaunch& rank, cudaEvent_t fork) {
     const cudaStream_t compute = rank.partition->compute.stream();
     GCMOE_RETURN_IF_ERROR(cuda_status(cudaStreamWaitEvent(dispatch, fork), "forking role 1"));
     GCMOE_RETURN_IF_ERROR(cuda_status(cudaStreamWaitEvent(compute, fork), "forking role 2"));
-    GCMOE_RETURN_IF_ERROR(
-        cuda_status(dispatch::launch_role1(rank.launch, dispatch), "launching role 1"));
+    if (combines_on_dispatch(rank)) {
+        GCMOE_RETURN_IF_ERROR(cuda_status(joint::launch_dispatch_combine(rank.launch, dispatch),
+                                          "launching roles 1 and 3"));
+    } else {
+        GCMOE_RETURN_IF_ERROR(
+            cuda_status(dispatch::launch_role1(rank.launch, dispatch), "launching role 1"));
+    }
     if (rank.launch.has_role4 != 0) {
         GCMOE_RETURN_IF_ERROR(cuda_status(
             gemm::launch_role4(rank.launch, rank.activation_scale, dispatch), "launching role 4"));
@@ -48,6 +61,12 @@ Status ForkJoin::end(const RankLaunch& rank, cudaStream_t stream) {
     const cudaStream_t compute = rank.partition->compute.stream();
     GCMOE_RETURN_IF_ERROR(
         cuda_status(cudaEventRecord(role1_ended_, dispatch), "joining roles 1 and 4"));
+    if (combines_on_dispatch(rank)) {
+        GCMOE_RETURN_IF_ERROR(cuda_status(cudaEventRecord(ended_, compute), "joining role 2"));
+        GCMOE_RETURN_IF_ERROR(
+            cuda_status(cudaStreamWaitEvent(stream, role1_ended_), "joining roles 1 and 3"));
+        return cuda_status(cudaStreamWaitEvent(stream, ended_), "joining role 2");
+    }
     GCMOE_RETURN_IF_ERROR(
         cuda_status(cudaStreamWaitEvent(compute, role1_ended_), "joining roles 1 and 4"));
     GCMOE_RETURN_IF_ERROR(

@@ -115,6 +115,10 @@ inline void mbarrier_expect(std::uint64_t* barrier, std::uint32_t bytes) {
     host.bytes += static_cast<std::int32_t>(bytes);
 }
 inline void mbarrier_arrive(std::uint64_t* barrier) { mbarrier_arrive_expect(barrier, 0); }
+inline std::uint64_t* mbarrier_at(std::uint32_t address) {
+    return reinterpret_cast<std::uint64_t*>(host_stub::here().cta->shared + address);
+}
+inline void mbarrier_arrive(std::uint32_t address) { mbarrier_arrive(mbarrier_at(address)); }
 inline void mbarrier_complete(std::uint64_t* barrier, std::uint32_t bytes) {
     HostMbarrier& host = host_mbarrier(barrier);
     host.bytes -= static_cast<std::int32_t>(bytes);
@@ -124,6 +128,9 @@ inline bool mbarrier_try_wait(std::uint64_t* barrier, std::uint32_t parity) {
     if (host_mbarrier(barrier).phase != parity) return true;
     host_stub::yield();
     return host_mbarrier(barrier).phase != parity;
+}
+inline bool mbarrier_try_wait(std::uint32_t address, std::uint32_t parity) {
+    return mbarrier_try_wait(mbarrier_at(address), parity);
 }
 
 }  // namespace gcmoe::cuda::ptx
