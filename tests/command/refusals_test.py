@@ -39,6 +39,7 @@ SECTIONS = {
         gcmoe run LAYER --deadline -1
         gcmoe run LAYER --launch later
         gcmoe run LAYER --shared-experts role5
+        gcmoe run LAYER --combine both
         gcmoe run LAYER --device -1
         """,
     "Layer": """

@@ -333,6 +333,20 @@ TEST_F(CudaOperator, ResetThatMovesTheMemory) {
     ASSERT_EQ(layer.run(16), wanted);
 }
 
+TEST_F(CudaOperator, SerialLaunchesCannotSumOnRole1sUnits) {
+    OperatorOptions options;
+    options.backend = "cuda";
+    options.max_tokens = 8;
+    options.launch_mode = LaunchMode::kSerial;
+    options.plans.resize(1);
+    options.plans[0].combine = CombineUnits::kDispatch;
+    std::vector<SizeEntry> sizes;
+    const Status status = Operator::size_report(narrow_shape(1), options, &sizes);
+    EXPECT_EQ(status.code(), Code::kBadConfig);
+    EXPECT_NE(status.message().find("launch_mode is serial"), std::string::npos)
+        << status.message();
+}
+
 TEST_F(CudaOperator, BadOutputsAndCallbacksAreRefused) {
     GpuLayer layer(narrow_shape(1), {});
     void* memory = nullptr;

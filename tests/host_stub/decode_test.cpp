@@ -2,11 +2,14 @@
 // layout/; the stand-ins for the conversions against numerics/.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <vector>
 
 #include "cuda/gemm/sm90_math_steps.cuh"
+#include "host_stub/host_cta.hpp"
 #include "layout/weight_tile.hpp"
 #include "numerics/bf16.hpp"
 #include "numerics/e2m1.hpp"
@@ -54,6 +57,14 @@ TEST(HostDecode, WordsOfAllCodesInAllPlaces) {
     }
 }
 
+// Runs `body(shared memory)` as the one thread of a CTA: what reads shared memory by address needs
+// one.
+void in_a_cta(std::size_t shared_bytes, const std::function<void(std::uint8_t*)>& body) {
+    host_stub::Machine machine;
+    machine.add_cta(0, 1, 1, shared_bytes, body);
+    machine.run();
+}
+
 // A whole tile, both orders of K: what lane (w, g, q) holds against layout's decode of the row.
 template <bool kNatural>
 void expect_tile_decoded() {
@@ -65,9 +76,12 @@ void expect_tile_decoded() {
         tile[i] = is_scale ? static_cast<std::uint8_t>(word % numerics::kWindowOctaves) : word;
     }
     for (std::uint32_t thread = 0; thread < 128; ++thread) {
-        const MathThread me{0, thread / 32, thread % 32 / 4, thread % 4};
+        const MathThread me = MathThread::at(thread);
         ChunkOperands operands;
-        decode_tile<kNatural>(read_tile<kNatural>(tile.data(), me), &operands);
+        in_a_cta(tile.size(), [&](std::uint8_t* shared) {
+            std::copy(tile.begin(), tile.end(), shared);
+            decode_tile<kNatural>(read_tile<kNatural>(ptx::shared_address(shared), me), &operands);
+        });
         for (std::uint32_t half = 0; half < 2; ++half) {
             float row[layout::kChunkK];
             const auto row_idx = static_cast<int>(me.row(half));
@@ -98,7 +112,7 @@ TEST(HostDecode, Ue8m0ValuesOfAllCodes) {
 }
 
 constexpr std::uint32_t kN = 16;
-constexpr MathThread kMe{0, 1, 5, 2};
+const MathThread kMe = MathThread::at(32 + 4 * 5 + 2);  // warp 1, g 5, q 2
 
 // A chain's sums and accumulators of one thread; element i belongs to column token(i).
 struct Sums {
@@ -121,7 +135,10 @@ TEST(HostPromotion, MultipliesByTheTokensScaleWithOneRounding) {
     for (std::uint32_t token = 0; token < kN; ++token) {
         scales[token] = numerics::float_to_bits(numerics::hash_normal(200 + token));
     }
-    promote<kN>(sums.part, scales, kMe, sums.after);
+    in_a_cta(sizeof(scales), [&](std::uint8_t* shared) {
+        std::memcpy(shared, scales, sizeof(scales));
+        promote<kN>(sums.part, ptx::shared_address(shared), kMe, sums.after);
+    });
     for (std::uint32_t i = 0; i < kN / 2; ++i) {
         const float scale = numerics::bits_to_float(scales[Sums::token(i)]);
         EXPECT_EQ(sums.after[i], std::fma(sums.part[i], scale, sums.before[i])) << i;
@@ -143,7 +160,11 @@ void expect_rows_promoted(std::uint32_t step) {
         scales[token] = numerics::ue8m0_to_float(static_cast<std::uint8_t>(code));
     }
     const float factor[2] = {1.0F / 3, 5.0F / 7};
-    promote_rows<kN, kK32>(sums.part, words, step, kMe, factor, sums.after);
+    in_a_cta(sizeof(words), [&](std::uint8_t* shared) {
+        std::memcpy(shared, words, sizeof(words));
+        promote_rows<kN, kK32>(sums.part, ptx::shared_address(shared), step, kMe, factor,
+                               sums.after);
+    });
     for (std::uint32_t i = 0; i < kN / 2; ++i) {
         const float scaled = sums.part[i] * scales[Sums::token(i)];
         EXPECT_EQ(sums.after[i], std::fma(scaled, factor[i % 4 / 2], sums.before[i])) << i;

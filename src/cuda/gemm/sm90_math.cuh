@@ -25,8 +25,9 @@ struct MathThread {
     std::uint32_t nibbles;  // bytes into a tile: the thread's nibbles of row(0)
     std::uint32_t codes;    // and the code of its K32 block of that row
     std::uint32_t scales;   // bytes into a chunk's scales: of the thread's tokens
-    __device__ __forceinline__ static MathThread here() {
-        const std::uint32_t thread = ptx::thread_idx();
+    __device__ __forceinline__ static MathThread here() { return at(ptx::thread_idx()); }
+    // Of thread `thread` of the CTA.
+    __device__ __forceinline__ static MathThread at(std::uint32_t thread) {
         MathThread me{thread / 128, thread / 32 % 4, thread % 32 / 4, thread % 4, 0, 0, 0};
         me.nibbles = me.row(0) * 64 + me.q * 16;
         me.codes = layout::kFp4NibbleBytes + me.row(0) * 4 + me.q;
