@@ -9,12 +9,12 @@
 namespace gcmoe::cuda::gemm {
 
 // Resources of sm_90a, kept by ./dev registers --write; spills: bytes of stores / loads
-//   role2_kernel<false, 16>: registers 96, spills 84 / 128
-//   role2_kernel<false, 32>: registers 96, spills 84 / 128
-//   role2_kernel<false, 64>: registers 96, spills 284 / 412
-//   role2_kernel<true, 16>: registers 96, spills 80 / 124
-//   role2_kernel<true, 32>: registers 96, spills 92 / 140
-//   role2_kernel<true, 64>: registers 96, spills 132 / 256
+//   role2_kernel<false, 16>: registers 96, spills 120 / 160
+//   role2_kernel<false, 32>: registers 96, spills 104 / 140
+//   role2_kernel<false, 64>: registers 96, spills 352 / 572
+//   role2_kernel<true, 16>: registers 96, spills 100 / 136
+//   role2_kernel<true, 32>: registers 96, spills 104 / 140
+//   role2_kernel<true, 64>: registers 96, spills 196 / 248
 template <bool kK32, std::uint32_t kMaxRows>
 __global__ void __launch_bounds__(kThreads, 1)
     role2_kernel(const __grid_constant__ device::GpuLaunch launch) {
