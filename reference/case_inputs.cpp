@@ -29,8 +29,6 @@ enum class Stream : std::uint64_t {
 
 constexpr int kTokensOfThread = 64;  // at a time; fewer tokens than that start no thread
 
-std::size_t size_of(int value) { return static_cast<std::size_t>(value); }
-
 std::uint64_t name_seed(const std::string& name) {
     std::uint64_t seed = 0;
     for (const char c : name) {

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/check.hpp"
+#include "base/math.hpp"
 
 namespace gcmoe::reference {
 namespace {
@@ -83,8 +84,6 @@ DotRows choose_dot_rows() {
 
 // Weight rows that are decoded together.
 constexpr int kWeightRows = 16;
-
-std::size_t size_of(int value) { return static_cast<std::size_t>(value); }
 
 // Rows begin..begin + 15 of a matrix, fewer at its end.
 template <class View>

@@ -12,8 +12,6 @@
 namespace gcmoe::reference {
 namespace {
 
-std::size_t size_of(int value) { return static_cast<std::size_t>(value); }
-
 // Slots by destination: lists[owner][local expert] of one source, in (token, slot) order.
 using SlotLists = std::vector<std::vector<std::vector<std::uint32_t>>>;
 

@@ -4,13 +4,12 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/math.hpp"
 #include "reference/judge_report.hpp"
 #include "reference/parallel.hpp"
 
 namespace gcmoe::reference {
 namespace {
-
-std::size_t size_of(int value) { return static_cast<std::size_t>(value); }
 
 // The unit of tau for every element of a batch (UnitRow).
 class Units {

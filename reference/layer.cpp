@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.hpp"
+#include "base/math.hpp"
 #include "reference/parallel.hpp"
 
 namespace gcmoe::reference {
@@ -16,8 +17,6 @@ struct Results {
     std::vector<RankStages>* stages;
     std::vector<PlainRows>* plain;
 };
-
-std::size_t size_of(int value) { return static_cast<std::size_t>(value); }
 
 void allocate(const Problem& problem, std::vector<RankStages>* stages,
               std::vector<PlainRows>* plain) {

@@ -190,7 +190,7 @@ class Operator {
     ~Operator();
 
     // Where to put the inputs of the next launch. Ask again after reset(move): the memory has
-    // moved.
+    // moved, and in a host group the old pointers fault.
     [[nodiscard]] InputViews inputs();
     // Waits for all launches so far, then copies rows from the host's memory into inputs(). Errors:
     // kBadInput (num_rows over capacity, null arrays), kBadIndex (an id that does not fit int32

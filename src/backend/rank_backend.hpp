@@ -95,8 +95,9 @@ class RankBackend {
     virtual void connect(const layout::PeerTable& peers) = 0;
     // Sets all signals; no launch is running.
     virtual void init_signals(const protocol::StartPoint& start) = 0;
-    // New symmetric memory; the inputs go along. The old stays mapped as long as somebody may still
-    // store there. No launch is running. Errors: kUnsupported (no memory).
+    // New symmetric memory; the inputs go along. Threads of one process may still store to the old,
+    // which stays mapped; with peers in other processes it is unmapped at once: they have it mapped
+    // themselves. No launch is running. Errors: kUnsupported (no memory).
     virtual Status move_heap() = 0;
     virtual Status launch(const LaunchRequest& request) = 0;
     // Waits until the rank's stream is empty. True = every role of every launch came to its end.

@@ -28,6 +28,8 @@ class AtomicFile {
     Status commit();
 
     [[nodiscard]] const std::string& path() const { return path_; }
+    // Where the bytes written so far can be read; empty after commit.
+    [[nodiscard]] const std::string& partial_path() const { return partial_path_; }
 
   private:
     AtomicFile(std::string path, std::string partial_path, int fd);

@@ -58,9 +58,7 @@ Status count_experts(const ModelConfig& config, LayerInfo* info) {
             return fail(config, fmt::format("{} = {}, but there are tensors of expert {}", field,
                                             *count, highest));
         }
-        const bool is_stacked =
-            info->layout == TensorLayout::kGptOss || info->layout == TensorLayout::kStackedW13;
-        if (is_stacked && highest + 1 != *count) {
+        if (is_stacked(info->layout) && highest + 1 != *count) {
             return fail(config, fmt::format("{} = {}, but the tensors stack {} experts", field,
                                             *count, highest + 1));
         }

@@ -14,10 +14,6 @@ namespace {
 
 using Bytes = std::unique_ptr<std::uint8_t[]>;
 
-std::size_t area(int rows, int cols) {
-    return static_cast<std::size_t>(rows) * static_cast<std::size_t>(cols);
-}
-
 // What the views of a routed expert point into.
 struct RoutedStorage {
     Bytes nibbles[3];

@@ -14,10 +14,6 @@
 namespace gcmoe::checkpoint {
 namespace {
 
-std::size_t area(int rows, int cols) {
-    return static_cast<std::size_t>(rows) * static_cast<std::size_t>(cols);
-}
-
 // What the views of one expert point into.
 struct Storage {
     std::vector<std::unique_ptr<std::uint8_t[]>> bytes;

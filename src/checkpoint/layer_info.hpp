@@ -23,6 +23,11 @@ enum class TensorLayout : std::uint8_t {
     kStackedW13,   // experts.{w13,w2}_{weight,weight_scale}, gate and up one after the other
 };
 
+// Layouts with one tensor for all experts.
+[[nodiscard]] constexpr bool is_stacked(TensorLayout layout) {
+    return layout == TensorLayout::kGptOss || layout == TensorLayout::kStackedW13;
+}
+
 // What gpt-oss fixes in its code.
 inline constexpr Activation kGptOssActivation = {7.0F, 1.702F, 1.0F};
 

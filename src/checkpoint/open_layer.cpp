@@ -173,12 +173,11 @@ Status open_checkpoint_layer(const std::string& folder, const ReadOptions& optio
     GCMOE_RETURN_IF_ERROR(find_layout(*checkpoint, info));
     GateUpOrder order = GateUpOrder::kW1GateW3Up;
     GCMOE_RETURN_IF_ERROR(choose_order(options, *info, &order));
-    const bool is_stacked =
-        info->layout == TensorLayout::kGptOss || info->layout == TensorLayout::kStackedW13;
     std::unique_ptr<StoredSource> stored;
     GCMOE_RETURN_IF_ERROR(
-        is_stacked ? open_stacked_layer(std::move(checkpoint), order, config, info, &stored)
-                   : open_per_expert(std::move(checkpoint), order, config, info, &stored));
+        is_stacked(info->layout)
+            ? open_stacked_layer(std::move(checkpoint), order, config, info, &stored)
+            : open_per_expert(std::move(checkpoint), order, config, info, &stored));
     GCMOE_RETURN_IF_ERROR(check_leave(folder, *info, options.quantise));
     auto source = std::make_unique<QuantisedSource>(std::move(stored));
     if (info->routed_format != RoutedFormat::kMxfp4 || info->shared_is_bf16) {

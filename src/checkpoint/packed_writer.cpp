@@ -121,7 +121,7 @@ Status PackedWriter::add_sm100(int expert_idx, const layout::Sm100Expert& expert
     return add(expert_idx, parts);
 }
 
-Status PackedWriter::finish() {
+Status PackedWriter::finish(const std::function<Status(const std::string& partial_path)>& check) {
     GCMOE_RETURN_IF_ERROR(align());
     PackedTail tail{};
     tail.magic = kPackedTailMagic;
@@ -133,12 +133,12 @@ Status PackedWriter::finish() {
     tail.hash = hash_bytes(&tail, offsetof(PackedTail, hash));
     GCMOE_RETURN_IF_ERROR(write(records_.data(), size_bytes(records_)));
     GCMOE_RETURN_IF_ERROR(write(&tail, sizeof(tail)));
+    if (check) GCMOE_RETURN_IF_ERROR(check(file_->partial_path()));
     return file_->commit();
 }
 
 Status write_packed_file(WeightSource& source, const PackedLayer& layer, const PackOptions& options,
-                         const std::string& path, const std::function<void()>& progress,
-                         PackReport* report) {
+                         const std::string& path, const PackSteps& steps, PackReport* report) {
     const Shape& shape = layer.shape;
     GCMOE_RETURN_IF_ERROR(layout::check_packable(shape, layer.rank));
     std::vector<bool> wanted;
@@ -151,13 +151,13 @@ Status write_packed_file(WeightSource& source, const PackedLayer& layer, const P
         const int expert_idx = layer.rank * shape.experts_per_rank() + static_cast<int>(local_idx);
         GCMOE_RETURN_IF_ERROR(
             add_packed(source, layer, expert_idx, options.allow_inexact, writer.get(), &packed));
-        if (progress) progress();
+        if (steps.progress) steps.progress();
     }
     if (shape.shared_inter > 0) {
         GCMOE_RETURN_IF_ERROR(
             add_packed_shared(source, layer, options.allow_inexact, writer.get(), &packed));
     }
-    GCMOE_RETURN_IF_ERROR(writer->finish());
+    GCMOE_RETURN_IF_ERROR(writer->finish(steps.check));
     *report = packed;
     return {};
 }

@@ -29,8 +29,9 @@ class PackedWriter {
     Status add_shared(const layout::PackedSharedExpert& expert);
     Status add_sm100(int expert_idx, const layout::Sm100Expert& expert);  // or kSharedSection
 
-    // Callers: once, last.
-    Status finish();
+    // Callers: once, last. check (may be empty) reads the whole file under its partial name; what
+    // it refuses never replaces what stood under path.
+    Status finish(const std::function<Status(const std::string& partial_path)>& check = {});
 
   private:
     explicit PackedWriter(const PackedLayer& layer) : layer_(layer) {}
@@ -51,13 +52,18 @@ class PackedWriter {
     std::vector<SectionRecord> records_;
 };
 
+// What a caller does while a file is packed; each may be empty.
+struct PackSteps {
+    std::function<void()> progress;                                // after each expert
+    std::function<Status(const std::string& partial_path)> check;  // see PackedWriter::finish
+};
+
 // Packs the experts of layer.rank (options.only_experts: those of them) and the shared expert of a
 // source into one file. Peak memory: one expert's bytes and tiles, whatever their number.
-// progress: after each expert; may be empty. *report is untouched after an error.
-// Errors: those of the source and of packing; kBadConfig for a shape that cannot be packed;
-// kBadInput of the disk. After an error no file is left.
+// *report is untouched after an error.
+// Errors: those of the source, of packing and of steps.check; kBadConfig for a shape that cannot be
+// packed; kBadInput of the disk. After an error path is what it was: absent, or the earlier file.
 Status write_packed_file(WeightSource& source, const PackedLayer& layer, const PackOptions& options,
-                         const std::string& path, const std::function<void()>& progress,
-                         PackReport* report);
+                         const std::string& path, const PackSteps& steps, PackReport* report);
 
 }  // namespace gcmoe::checkpoint

@@ -1,7 +1,10 @@
 #include "checkpoint/quantised_source.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -16,6 +19,7 @@ using numerics::kMxfp4Group;
 
 constexpr int kSharedKey = -1;
 constexpr int kSharedBlock = 128;
+constexpr const char* kMatrices[] = {"gate", "up", "down"};
 
 // What quantised views point into; holds the stored expert for those that pass through.
 struct Quantised {
@@ -53,23 +57,42 @@ std::uint8_t* new_bytes(int rows, int cols, HeldBytes* held) {
     return held->bytes.back().get();
 }
 
-Mxfp4View to_mxfp4(const StoredView& stored, HeldBytes* held) {
-    if (const auto* view = std::get_if<Mxfp4View>(&stored)) return *view;
+// A code and its scale are finite each; their product may not be.
+Status check_row(const float* values, int cols, const std::string& matrix, int row) {
+    for (int col = 0; col < cols; col += kMxfp4Group) {
+        const float amax =
+            numerics::group_amax(values + col, std::min<int>(kMxfp4Group, cols - col));
+        if (std::isfinite(amax)) continue;
+        return {Code::kBadCheckpoint,
+                fmt::format("{}, row {}, group {} of {} columns: a weight times its scale is {}, "
+                            "beyond FP32's range",
+                            matrix, row, col / kMxfp4Group, int{kMxfp4Group}, amax)};
+    }
+    return {};
+}
+
+Status to_mxfp4(const StoredView& stored, const std::string& matrix, HeldBytes* held,
+                Mxfp4View* view) {
+    if (const auto* same = std::get_if<Mxfp4View>(&stored)) {
+        *view = *same;
+        return {};
+    }
     const int rows = rows_of(stored);
     const int cols = cols_of(stored);
     std::uint8_t* nibbles = new_bytes(rows, cols / 2, held);
     std::uint8_t* scales = new_bytes(rows, cols / kMxfp4Group, held);
-    const Mxfp4View out{nibbles, scales, rows, cols};
+    *view = {nibbles, scales, rows, cols};
     std::vector<float> values(static_cast<std::size_t>(cols));
     for (int row = 0; row < rows; ++row) {
         decode_row(stored, row, values.data());
+        GCMOE_RETURN_IF_ERROR(check_row(values.data(), cols, matrix, row));
         for (int col = 0; col < cols; col += kMxfp4Group) {
             numerics::quantise_mxfp4_group(values.data() + col, nibbles, scales);
             nibbles += kMxfp4Group / 2;
             ++scales;
         }
     }
-    return out;
+    return {};
 }
 
 // The rows of one strip of blocks to E4M3, block by block. Shapes: values, codes (rows, cols).
@@ -91,8 +114,11 @@ void quantise_strip(const float* values, int rows, int cols, std::uint8_t* codes
     }
 }
 
-Fp8View to_fp8(const StoredView& stored, HeldBytes* held) {
-    if (const auto* view = std::get_if<Fp8View>(&stored)) return *view;
+Status to_fp8(const StoredView& stored, const std::string& matrix, HeldBytes* held, Fp8View* view) {
+    if (const auto* same = std::get_if<Fp8View>(&stored)) {
+        *view = *same;
+        return {};
+    }
     const int rows = rows_of(stored);
     const int cols = cols_of(stored);
     const auto width = static_cast<std::size_t>(cols);
@@ -101,19 +127,20 @@ Fp8View to_fp8(const StoredView& stored, HeldBytes* held) {
     held->floats.push_back(std::make_unique<float[]>(
         static_cast<std::size_t>(ceil_div(rows, kSharedBlock)) * grid_cols));
     float* scales = held->floats.back().get();
-    const Fp8View out{codes, scales, ScaleGrid::kFp32Block128, rows, cols};
+    *view = {codes, scales, ScaleGrid::kFp32Block128, rows, cols};
     std::vector<float> values(kSharedBlock * width);
     for (int first_row = 0; first_row < rows; first_row += kSharedBlock) {
         const int num_rows = std::min(kSharedBlock, rows - first_row);
         for (int row = 0; row < num_rows; ++row) {
-            decode_row(stored, first_row + row,
-                       values.data() + static_cast<std::size_t>(row) * width);
+            float* decoded = values.data() + static_cast<std::size_t>(row) * width;
+            decode_row(stored, first_row + row, decoded);
+            GCMOE_RETURN_IF_ERROR(check_row(decoded, cols, matrix, first_row + row));
         }
         quantise_strip(values.data(), num_rows, cols, codes, scales);
         codes += static_cast<std::size_t>(num_rows) * width;
         scales += grid_cols;
     }
-    return out;
+    return {};
 }
 
 }  // namespace
@@ -140,7 +167,8 @@ Status QuantisedSource::expert(int expert_idx, ExpertBytes* out) {
     const bool is_new = measured_.count(expert_idx) == 0;
     for (std::size_t idx = 0; idx < report_->routed.size(); ++idx) {
         const auto& [from, to] = matrices[idx];
-        *to = to_mxfp4(*from, &quantised->held);
+        const std::string matrix = fmt::format("expert {}, matrix {}", expert_idx, kMatrices[idx]);
+        GCMOE_RETURN_IF_ERROR(to_mxfp4(*from, matrix, &quantised->held, to));
         const bool is_same = std::holds_alternative<Mxfp4View>(*from);
         if (is_new && !is_same) measure(*from, *to, &report_->routed[idx]);
     }
@@ -164,7 +192,8 @@ Status QuantisedSource::shared_expert(SharedExpertBytes* out) {
     const bool is_new = measured_.count(kSharedKey) == 0;
     for (std::size_t idx = 0; idx < report_->shared.size(); ++idx) {
         const auto& [from, to] = matrices[idx];
-        *to = to_fp8(*from, &quantised->held);
+        const std::string matrix = fmt::format("shared expert, matrix {}", kMatrices[idx]);
+        GCMOE_RETURN_IF_ERROR(to_fp8(*from, matrix, &quantised->held, to));
         const bool is_same = std::holds_alternative<Fp8View>(*from);
         if (is_new && !is_same) measure(*from, *to, &report_->shared[idx]);
     }

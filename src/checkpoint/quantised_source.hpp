@@ -33,7 +33,8 @@ struct QuantiseReport {
 
 // Routed matrices that are not MXFP4 become it (numerics/mxfp4.hpp); BF16 shared ones E4M3 with an
 // FP32 scale per 128x128 (amax / 448). Others pass through untouched. Peak memory: one expert.
-// Errors: those of the source.
+// Errors: those of the source; kBadCheckpoint where a weight times its scale leaves FP32's range,
+// naming matrix, row and group.
 class QuantisedSource final : public WeightSource {
   public:
     explicit QuantisedSource(std::unique_ptr<StoredSource> source);

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/math.hpp"
 #include "checkpoint/message.hpp"
 #include "checkpoint/tensor_checks.hpp"
 #include "numerics/quantise.hpp"
@@ -16,10 +17,6 @@ using numerics::kMxfp4Group;
 
 constexpr int kBlockBytes = kMxfp4Group / 2;
 constexpr std::int64_t kMaxStackedExperts = 1 << 16;
-
-std::size_t area(int rows, int cols) {
-    return static_cast<std::size_t>(rows) * static_cast<std::size_t>(cols);
-}
 
 // Experts, inter and hidden from the first tensor.
 Status measure_first(const TensorView& first, bool has_blocks, LayerInfo* info) {

@@ -15,13 +15,9 @@
 namespace gcmoe::checkpoint {
 namespace {
 
-std::size_t index_of(int row, int width) {
-    return static_cast<std::size_t>(row) * static_cast<std::size_t>(width);
-}
-
 void decode(const Mxfp4View& view, int row, float* out) {
-    const std::uint8_t* nibbles = view.nibbles + index_of(row, view.cols / 2);
-    const std::uint8_t* scales = view.scales + index_of(row, view.cols / numerics::kMxfp4Group);
+    const std::uint8_t* nibbles = view.nibbles + area(row, view.cols / 2);
+    const std::uint8_t* scales = view.scales + area(row, view.cols / numerics::kMxfp4Group);
     for (int group = 0; group < view.cols / numerics::kMxfp4Group; ++group) {
         const float scale = numerics::ue8m0_to_float(scales[group]);
         for (int idx = 0; idx < numerics::kMxfp4Group; idx += 2) {
@@ -41,8 +37,8 @@ float scale_at(const Fp8View& view, std::size_t entry) {
 
 void decode(const Fp8View& view, int row, float* out) {
     const GridBlock block = grid_block(view.grid);
-    const std::uint8_t* codes = view.codes + index_of(row, view.cols);
-    std::size_t entry = index_of(row / block.rows, ceil_div(view.cols, block.cols));
+    const std::uint8_t* codes = view.codes + area(row, view.cols);
+    std::size_t entry = area(row / block.rows, ceil_div(view.cols, block.cols));
     for (int begin = 0; begin < view.cols; begin += block.cols) {
         const float scale = scale_at(view, entry++);
         const int end = std::min(begin + block.cols, view.cols);
@@ -53,7 +49,7 @@ void decode(const Fp8View& view, int row, float* out) {
 }
 
 void decode(const Bf16View& view, int row, float* out) {
-    const std::uint8_t* bytes = view.bytes + 2 * index_of(row, view.cols);
+    const std::uint8_t* bytes = view.bytes + 2 * area(row, view.cols);
     for (int col = 0; col < view.cols; ++col) {
         std::uint16_t bits = 0;
         std::memcpy(&bits, bytes + 2 * col, sizeof(bits));

@@ -19,11 +19,6 @@ namespace {
 
 using numerics::kMxfp4Group;
 
-bool is_stacked(CheckpointFormat format) {
-    const TensorLayout layout = layout_of(format);
-    return layout == TensorLayout::kGptOss || layout == TensorLayout::kStackedW13;
-}
-
 Status choose_experts(const SynthOptions& options, std::vector<int>* out) {
     const int num_experts = options.layer.shape.num_experts;
     *out = options.experts;
@@ -41,7 +36,7 @@ Status choose_experts(const SynthOptions& options, std::vector<int>* out) {
         }
         smallest = expert_idx + 1;
     }
-    if (is_stacked(options.format) && static_cast<int>(out->size()) != num_experts) {
+    if (is_stacked(layout_of(options.format)) && static_cast<int>(out->size()) != num_experts) {
         return {Code::kBadInput,
                 fmt::format("{} of {} experts were asked for, but layout {} "
                             "stacks all of them in one tensor",
@@ -305,7 +300,7 @@ Status make_synth_plan(const SynthOptions& options, SynthPlan* out) {
     }
     TensorLister lister(options);
     if (options.layer.shape.shared_inter > 0) lister.add_shared();
-    if (is_stacked(options.format)) {
+    if (is_stacked(layout_of(options.format))) {
         lister.add_stacks(options.format == CheckpointFormat::kGptOss ? kGptOssNames : kW13Names);
     } else {
         for (const int expert_idx : out->experts) lister.add_expert(expert_idx);

@@ -17,8 +17,7 @@ namespace gcmoe::layout {
 inline constexpr int kGroupBytes = kScaleGroupK / 2;  // of nibbles
 
 GCMOE_HD constexpr std::size_t index_of(int row, int width, int col) {
-    return static_cast<std::size_t>(row) * static_cast<std::size_t>(width) +
-           static_cast<std::size_t>(col);
+    return area(row, width) + size_of(col);
 }
 
 // True if all 32 weights of a K32 group are zero, of either sign. Shapes: nibbles (16).

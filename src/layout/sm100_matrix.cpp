@@ -14,8 +14,6 @@
 namespace gcmoe::layout {
 namespace {
 
-std::size_t size_of(int value) { return static_cast<std::size_t>(value); }
-
 void prepare(bool is_first, bool is_fp8, int rows, int cols, Sm100Matrix* out) {
     GCMOE_CHECK(rows % kSm100TileRows == 0, rows);
     out->is_first = is_first;

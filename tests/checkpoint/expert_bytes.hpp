@@ -16,10 +16,6 @@ inline std::string bytes_of(const void* data, std::size_t num_bytes) {
     return {static_cast<const char*>(data), num_bytes};
 }
 
-inline std::size_t area(int rows, int cols) {
-    return static_cast<std::size_t>(rows) * static_cast<std::size_t>(cols);
-}
-
 inline std::string nibbles_of(const Mxfp4View& view) {
     return bytes_of(view.nibbles, area(view.rows, view.cols / 2));
 }

@@ -76,6 +76,32 @@ TEST(LayoutDamage, BlockFp8RefusesDamage) {
         {"F8_E4M3 [100, 192] is not (inter, hidden) with inter and hidden multiples of 32"});
 }
 
+// Code and scale are finite, their product is not: nothing is left to round.
+TEST(LayoutDamage, QuantisingRefusesProductsBeyondFp32) {
+    const std::string scales = kExperts + "1.gate_proj.weight_scale_inv";
+    const float large = 3e38F;
+    expect_refused(
+        CheckpointFormat::kBlockFp8,
+        [&](Tensors* t) { std::memcpy(&t->at(scales).bytes[4], &large, 4); },
+        {"expert 1, matrix gate, row 0, group 4 of 32 columns", "is inf, beyond FP32's range"});
+    expect_refused(
+        CheckpointFormat::kBlockFp8,
+        [&](Tensors* t) {
+            t->at(scales) = {Dtype::kF8E8m0, {2, 2}, "\x7f\x7f\x7f\xfe"};  // 1, 1, 1, 2^127
+        },
+        {"expert 1, matrix gate, row 128, group 4 of 32 columns", "is inf, beyond FP32's range"});
+    const TempFolder folder;  // the largest scale that leaves all products finite
+    const SynthOptions options = options_of(folder.path(), CheckpointFormat::kBlockFp8);
+    write(options);
+    Tensors tensors = read_tensors(folder.path());
+    tensors.at(scales) = {Dtype::kF8E8m0, {2, 2}, "\x7f\x7f\x7f\xf6"};  // 448 * 2^119 < 2^128
+    write_tensors(folder.path(), tensors);
+    OpenedLayer opened;
+    expect_ok(open_checkpoint_layer(folder.path(), read_options_of(options), &opened));
+    ExpertBytes bytes;
+    expect_ok(opened.source->expert(1, &bytes));
+}
+
 TEST(LayoutDamage, Bf16RefusesDamage) {
     const auto refused = [](const Damage& damage, std::initializer_list<std::string> parts) {
         expect_refused(CheckpointFormat::kBf16, damage, parts);

@@ -120,8 +120,9 @@ TEST(PackedFile, EveryLayoutAndTargetComesBack) {
             const std::string path = folder.file(target_name(target));
             PackReport report;
             int num_told = 0;
-            expect_ok(write_packed_file(
-                *opened.source, opened.layer, {}, path, [&] { ++num_told; }, &report));
+            PackSteps steps;
+            steps.progress = [&] { ++num_told; };
+            expect_ok(write_packed_file(*opened.source, opened.layer, {}, path, steps, &report));
             EXPECT_EQ(num_told, 3);
             EXPECT_EQ(report.num_experts, 3);
             const auto file = open_file(path);
@@ -419,6 +420,34 @@ TEST(PackedFile, ErrorsLeaveNothing) {
     opened.layer.rank = 0;
     expect_error(write_packed_file(*opened.source, opened.layer, {}, "/dev/full", {}, &report),
                  Code::kBadInput, {"/dev/full", "no regular file"});
+}
+
+// A check sees the whole file before it takes the place of an earlier one.
+TEST(PackedFile, WhatACheckRefusesReplacesNothing) {
+    const TempFolder folder;
+    const SynthOptions options = write_layer(folder.file("layer"), CheckpointFormat::kDeepseekV4);
+    Opened opened(options, PackTarget::kSm90);
+    PackSteps steps;
+    bool accepts = false;
+    steps.check = [&](const std::string& partial_path) -> Status {
+        EXPECT_NE(partial_path, folder.file("p"));
+        GCMOE_RETURN_IF_ERROR(compare_with_source(*opened.source, open_file(partial_path)));
+        return accepts ? Status{} : Status{Code::kBadCheckpoint, "differs"};
+    };
+    PackReport report;
+    for (const std::string earlier : {"", "an earlier file"}) {
+        if (!earlier.empty()) write_bytes(folder.file("p"), earlier);
+        expect_error(
+            write_packed_file(*opened.source, opened.layer, {}, folder.file("p"), steps, &report),
+            Code::kBadCheckpoint, {"differs"});
+        EXPECT_EQ(folder.num_entries(), earlier.empty() ? 1 : 2);  // the layer, and what stood
+        EXPECT_EQ(read_bytes(folder.file("p")), earlier);
+    }
+    accepts = true;
+    expect_ok(
+        write_packed_file(*opened.source, opened.layer, {}, folder.file("p"), steps, &report));
+    EXPECT_EQ(folder.num_entries(), 2);
+    expect_ok(compare_with_source(*opened.source, open_file(folder.file("p"))));
 }
 
 }  // namespace

@@ -90,8 +90,7 @@ void HostRanks::make_launch(int rank) {
     launch.combine_times = launch.compute_times + kComputeUnits;
 }
 
-std::string HostRanks::run(FmaRounding rounding) {
-    fma_rounding() = rounding;
+std::string HostRanks::run() {
     Machine machine;
     for (const GpuLaunch& launch : launches_) {
         add_role1(&machine, launch);
@@ -100,7 +99,6 @@ std::string HostRanks::run(FmaRounding rounding) {
     machine.run();
     for (const GpuLaunch& launch : launches_) add_role3(&machine, launch);
     machine.run();
-    fma_rounding() = FmaRounding::kOnce;
     std::string failed;
     for (const GpuLaunch& launch : launches_) {
         const auto* report = launch.memory.at<StallReport>(launch.memory.local.stall_report);

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "cuda/device/gpu_launch.cuh"
-#include "host_stub/fma_rounding.hpp"
 #include "host_stub/host_cta.hpp"
 #include "support/virtual_layer.hpp"
 
@@ -24,7 +23,7 @@ class HostRanks {
 
     // One launch of all ranks: roles 1 and 2 side by side, then role 3. Empty, or the stall
     // reports.
-    std::string run(FmaRounding rounding);
+    std::string run();
     [[nodiscard]] const std::vector<std::uint16_t>& y(int rank) const {
         return y_[static_cast<std::size_t>(rank)];
     }

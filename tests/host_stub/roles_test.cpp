@@ -1,19 +1,23 @@
-// The roles' own sources, executed on the host, against the CPU backend.
+// The roles' own sources, executed on the host.
 //
-// Signals, dispatch buffers and statistics: equal byte for byte, always.
-// y and the second GEMM's inputs, while the stand-in for ptx::fma rounds the product as well
-// (FmaRounding::kTwice): equal byte for byte with UE8M0 scales, where all factors are powers of two
-// and no order of sums matters. With FP32 scales the CPU's order (16 lanes over all of K) and its
-// own exp() show in last bits: scales within 2e-6, codes at most one step off and few, y close.
-// With the instruction's one rounding (kOnce) every stage is judged against the reference layer.
-// The stand-in's wgmma is exact, so the CPU's tolerance holds, not Hopper's.
+// Signals, dispatch buffers and statistics: equal byte for byte to the CPU backend's.
+// The second GEMM's inputs, the shared expert's, and y: equal byte for byte to a scalar layer with
+// role 2's order of sums (scalar_layer.hpp). The stand-in's wgmma is exact and its exp() is libm's,
+// as the scalar layer's is; so what differs is arithmetic that a role does otherwise than it says.
+// Beside the CPU backend, which adds in 16 lanes, rounds products and has its own exp(): the same
+// bytes with UE8M0 scales as long as no sum rounds and no exp() decides a code; with FP32 scales
+// scales within 2e-6, codes and y a step apart at most and few.
+// At last every stage is judged against the reference layer, with the CPU's tolerance: the
+// stand-in's sums are not Hopper's.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <ostream>
 
 #include "host_stub/host_roles.hpp"
+#include "host_stub/scalar_layer.hpp"
 #include "numerics/bf16.hpp"
 #include "numerics/bits.hpp"
 #include "op/operator_state.hpp"
@@ -91,7 +95,13 @@ std::vector<HostCase> cases() {
     };
 }
 
-// Judged only: the CPU backend multiplies a chunk's sum by the factor, role 2 each K32's.
+// The CPU backend multiplies a chunk's sum by the factor, role 2 each K32's.
+bool is_cpu_order(const HostCase& which) {
+    return which.shape.activation_scale == ActivationScale::kFp32K128 ||
+           which.forms.routed == "normal";
+}
+
+// Not compared with the CPU backend.
 std::vector<HostCase> cases_of_another_order() {
     const test::WeightForms chunk_factors{"span_per_k128:1;span_per_expert:40"};
     const ActivationScale scale = ActivationScale::kUe8m0K32;
@@ -148,51 +158,97 @@ void expect_same_activations(const OperatorState& host, const OperatorState& cpu
     EXPECT_TRUE(same(host.local.capture_act_scale, slots * inter / 32));
 }
 
-// FP32 scales: 2e-6 of each other; codes: one step apart, in one of 200 at most.
+// What a scalar layer says of a rank, unused slots and tokens included.
+void expect_scalar_stages(const OperatorState& host, const reference::RankStages& want) {
+    const auto same = [&](std::uint64_t offset, const void* bytes, std::size_t num_bytes) {
+        return std::memcmp(host.backend->host_view().local + offset, bytes, num_bytes) == 0;
+    };
+    const auto& local = host.local;
+    EXPECT_TRUE(same(local.capture_act, want.act.data(), want.act.size()));
+    EXPECT_TRUE(same(local.capture_act_scale, want.act_scale.data(), 4 * want.act_scale.size()));
+    if (host.shape.shared_inter == 0) return;
+    EXPECT_TRUE(same(local.shared_act, want.shared_act.data(), want.shared_act.size()));
+    EXPECT_TRUE(same(local.shared_act_scale, want.shared_act_scale.data(),
+                     4 * want.shared_act_scale.size()));
+    EXPECT_TRUE(same(local.shared_row, want.shared_row.data(), 2 * want.shared_row.size()));
+}
+
+// FP32 scales: 2e-6 of each other; codes: one step apart, in one of 1000 that are used at most.
 void expect_close_activations(const OperatorState& host, const OperatorState& cpu) {
-    const std::uint64_t slots = host.heap.num_ranks * host.heap.max_slots();
-    const auto inter = static_cast<std::uint64_t>(host.shape.inter);
+    constexpr std::uint32_t kPoison = 0xFFFFFFFF;
+    const std::uint64_t chunks = host.heap.num_ranks * host.heap.max_slots() *
+                                 static_cast<std::uint64_t>(host.shape.inter / 128);
     const std::uint8_t* codes = host.backend->host_view().local + host.local.capture_act;
     const std::uint8_t* cpu_codes = cpu.backend->host_view().local + cpu.local.capture_act;
-    std::uint64_t num_off = 0;
-    for (std::uint64_t i = 0; i < slots * inter; ++i) {
-        const int steps = std::abs(int{codes[i]} - int{cpu_codes[i]});
-        ASSERT_LE(steps, 1) << "code " << i << ": " << int{codes[i]} << ", " << int{cpu_codes[i]};
-        num_off += static_cast<std::uint64_t>(steps);
-    }
-    EXPECT_LE(num_off * 200, slots * inter);
     const auto* scales = reinterpret_cast<const std::uint32_t*>(host.backend->host_view().local +
                                                                 host.local.capture_act_scale);
     const auto* cpu_scales = reinterpret_cast<const std::uint32_t*>(cpu.backend->host_view().local +
                                                                     cpu.local.capture_act_scale);
-    for (std::uint64_t i = 0; i < slots * inter / 128; ++i) {
-        if (scales[i] == cpu_scales[i]) continue;  // unused slots: poison
-        const float scale = numerics::bits_to_float(scales[i]);
-        const float cpu_scale = numerics::bits_to_float(cpu_scales[i]);
-        ASSERT_LE(std::abs(scale - cpu_scale), 2e-6F * cpu_scale) << "scale " << i;
+    std::uint64_t num_used = 0;
+    std::uint64_t num_off = 0;
+    for (std::uint64_t chunk = 0; chunk < chunks; ++chunk) {
+        ASSERT_EQ(scales[chunk] == kPoison, cpu_scales[chunk] == kPoison) << "chunk " << chunk;
+        if (scales[chunk] == kPoison) continue;
+        const float scale = numerics::bits_to_float(scales[chunk]);
+        const float cpu_scale = numerics::bits_to_float(cpu_scales[chunk]);
+        ASSERT_LE(std::abs(scale - cpu_scale), 2e-6F * cpu_scale) << "chunk " << chunk;
+        num_used += 128;
+        for (std::uint64_t i = 128 * chunk; i < 128 * chunk + 128; ++i) {
+            const int steps = std::abs(int{codes[i]} - int{cpu_codes[i]});
+            ASSERT_LE(steps, 1) << "code " << i << ": " << int{codes[i]};
+            num_off += static_cast<std::uint64_t>(steps);
+        }
     }
+    EXPECT_GT(num_used, 0);
+    EXPECT_LE(num_off * 1000, num_used);
 }
 
-// Relative L2 of what differs.
+// Elements: neighbours in BF16, or 2^-8 of the row's largest apart; differing ones: one of 1000 at
+// most; all together: a relative L2 of 2e-4.
 void expect_close_outputs(const std::vector<std::uint16_t>& host,
-                          const std::vector<std::uint16_t>& cpu) {
+                          const std::vector<std::uint16_t>& cpu, std::size_t hidden) {
     ASSERT_EQ(host.size(), cpu.size());
     double error = 0;
     double size = 0;
-    for (std::size_t i = 0; i < cpu.size(); ++i) {
-        const auto want = static_cast<double>(numerics::bf16_to_float(cpu[i]));
-        const double off = static_cast<double>(numerics::bf16_to_float(host[i])) - want;
-        error += off * off;
-        size += want * want;
+    std::size_t num_off = 0;
+    for (std::size_t row = 0; row < cpu.size(); row += hidden) {
+        double largest = 0;
+        for (std::size_t i = row; i < row + hidden; ++i) {
+            largest = std::max(largest, std::abs(double{numerics::bf16_to_float(cpu[i])}));
+        }
+        for (std::size_t i = row; i < row + hidden; ++i) {
+            const double want = double{numerics::bf16_to_float(cpu[i])};
+            const double off = double{numerics::bf16_to_float(host[i])} - want;
+            const bool next = std::abs(int{host[i]} - int{cpu[i]}) == 1;
+            ASSERT_TRUE(next || std::abs(off) <= largest / 256)
+                << "element " << i << ": " << want << " + " << off << ", row's largest " << largest;
+            num_off += off != 0 ? 1 : 0;
+            error += off * off;
+            size += want * want;
+        }
     }
-    EXPECT_LE(std::sqrt(error / size), 2e-3);
+    EXPECT_LE(num_off * 1000, cpu.size());
+    EXPECT_LE(std::sqrt(error / size), 2e-4);
+}
+
+// UE8M0 scales: the same bytes.
+void expect_cpu_values(const OperatorState& host, const OperatorState& cpu,
+                       const std::vector<std::uint16_t>& y,
+                       const std::vector<std::uint16_t>& cpu_y) {
+    if (host.shape.activation_scale == ActivationScale::kUe8m0K32) {
+        expect_same_activations(host, cpu);
+        EXPECT_TRUE(y == cpu_y);
+        return;
+    }
+    expect_close_activations(host, cpu);
+    expect_close_outputs(y, cpu_y, static_cast<std::size_t>(host.shape.hidden));
 }
 
 class HostRoles : public testing::TestWithParam<HostCase> {
   protected:
     // One launch on both; y of the CPU backend.
-    std::vector<std::vector<std::uint16_t>> launch(FmaRounding rounding) {
-        EXPECT_EQ(ranks_.run(rounding), "");
+    std::vector<std::vector<std::uint16_t>> launch() {
+        EXPECT_EQ(ranks_.run(), "");
         auto y = on_cpu_.run(inputs_);
         for (int rank = 0; rank < which_.shape.num_ranks; ++rank) {
             SCOPED_TRACE(rank);
@@ -217,20 +273,19 @@ class HostRoles : public testing::TestWithParam<HostCase> {
     HostRanks ranks_{&on_host_, inputs_};
 };
 
-TEST_P(HostRoles, FollowTheCpuBackend) {
+TEST_P(HostRoles, SameBytesAsTheScalarLayer) {
+    const auto want =
+        scalar_layer(which_.shape, test::packed_layer(which_.shape, which_.forms), inputs_);
     for (int n = 0; n < 2; ++n) {
-        const auto want = launch(FmaRounding::kTwice);
+        const auto cpu_y = launch();
         for (int rank = 0; rank < which_.shape.num_ranks; ++rank) {
             SCOPED_TRACE(rank);
+            const auto at = static_cast<std::size_t>(rank);
             const OperatorState& host = on_host_.op(rank).state();
-            const OperatorState& cpu = on_cpu_.op(rank).state();
-            const auto& want_y = want[static_cast<std::size_t>(rank)];
-            if (which_.shape.activation_scale == ActivationScale::kUe8m0K32) {
-                expect_same_activations(host, cpu);
-                EXPECT_TRUE(ranks_.y(rank) == want_y);
-            } else {
-                expect_close_activations(host, cpu);
-                expect_close_outputs(ranks_.y(rank), want_y);
+            expect_scalar_stages(host, want[at]);
+            EXPECT_TRUE(ranks_.y(rank) == want[at].y);
+            if (is_cpu_order(which_)) {
+                expect_cpu_values(host, on_cpu_.op(rank).state(), ranks_.y(rank), cpu_y[at]);
             }
         }
     }
@@ -239,7 +294,7 @@ TEST_P(HostRoles, FollowTheCpuBackend) {
 class JudgedRoles : public HostRoles {};
 
 TEST_P(JudgedRoles, AgreeWithTheReferenceAtEveryStage) {
-    launch(FmaRounding::kOnce);
+    launch();
     const auto weights = test::generated_weights(which_.shape, which_.forms);
     reference::Problem problem;
     problem.name = which_.name;
@@ -262,6 +317,8 @@ TEST_P(JudgedRoles, AgreeWithTheReferenceAtEveryStage) {
 std::string name_of(const testing::TestParamInfo<HostCase>& info) { return info.param.name; }
 
 INSTANTIATE_TEST_SUITE_P(Stub, HostRoles, testing::ValuesIn(cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(StubOtherOrder, HostRoles, testing::ValuesIn(cases_of_another_order()),
+                         name_of);
 INSTANTIATE_TEST_SUITE_P(Stub, JudgedRoles, testing::ValuesIn(cases()), name_of);
 INSTANTIATE_TEST_SUITE_P(StubOtherOrder, JudgedRoles, testing::ValuesIn(cases_of_another_order()),
                          name_of);

@@ -1,4 +1,5 @@
 #include "layout/sm100_tile.hpp"
+#include "base/math.hpp"
 
 #include <gtest/gtest.h>
 
@@ -23,10 +24,6 @@ Bytes random_bytes(std::size_t num_bytes, std::uint64_t seed, int limit = 256) {
                                              static_cast<std::uint64_t>(limit));
     }
     return out;
-}
-
-std::size_t area(int rows, int cols) {
-    return static_cast<std::size_t>(rows) * static_cast<std::size_t>(cols);
 }
 
 struct Fp4Matrix {

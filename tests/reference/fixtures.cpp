@@ -2,15 +2,12 @@
 
 #include <cstring>
 
+#include "base/math.hpp"
 #include "numerics/hash.hpp"
 #include "numerics/quantise.hpp"
 
 namespace gcmoe::reference {
-namespace {
-
-std::size_t size_of(int value) { return static_cast<std::size_t>(value); }
-
-}  // namespace
+namespace {}  // namespace
 
 Mxfp4Matrix constant_mxfp4(int rows, int cols, std::uint8_t nibble, std::uint8_t scale) {
     Mxfp4Matrix matrix{rows, cols, {}, {}};

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/math.hpp"
 #include "check_machine.hpp"
 #include "gcmoe/group.hpp"
 #include "gcmoe/operator.hpp"
@@ -16,8 +17,6 @@
 namespace gcmoe::cli {
 
 inline constexpr int kNumLaunches = 2;
-
-inline std::size_t size_of(int value) { return static_cast<std::size_t>(value); }
 
 struct CaseRun {
     reference::SuiteCase suite_case;

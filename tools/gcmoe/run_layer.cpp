@@ -6,6 +6,7 @@
 #include <chrono>
 #include <set>
 
+#include "base/math.hpp"
 #include "gcmoe/capability.hpp"
 #include "gcmoe/stall_report.hpp"
 #include "group/group_state.hpp"
@@ -20,8 +21,6 @@ constexpr int kChunk = 128;
 // Experts kept between packing, reference and judge: a fifth of V4.1-Flash. Checkpoints on disk are
 // mapped, and cost no memory here.
 constexpr std::uint64_t kCacheBytes = std::uint64_t{2} << 30;
-
-std::size_t size_of(int value) { return static_cast<std::size_t>(value); }
 
 // Rows up to the common capacity: zeros and unused slots.
 void widen(const Shape& shape, int capacity, RankInputs* inputs) {

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstdint>
 
-#include "host_stub/fma_rounding.hpp"
 #include "host_stub/words.hpp"
 
 namespace gcmoe::cuda::ptx {
@@ -30,11 +29,7 @@ inline std::uint32_t first_bit(std::uint32_t bits) {
     return static_cast<std::uint32_t>(std::countr_zero(bits));
 }
 
-// One rounding, as the instruction; two where a test asks for the CPU backend's order.
-inline float fma(float a, float b, float c) {
-    if (host_stub::fma_rounding() == host_stub::FmaRounding::kTwice) return a * b + c;
-    return std::fma(a, b, c);
-}
+inline float fma(float a, float b, float c) { return std::fma(a, b, c); }
 
 // `magnitude` (finite) in steps of a format with `mantissa` bits below the leading one and the
 // smallest exponent `lowest`: nearest, ties to even. Exact: FP64 holds every quotient.
