@@ -132,7 +132,8 @@ void MeetingChair::seat(UniqueFd socket, const Deadline& deadline) {
         refuse(fmt::format("process {} has taken its place", hello.pid));
         std::swap(socket, own.socket);
     }
-    send_packet(socket.get(), encode_welcome(self_, deadline.left_s()), -1, Deadline(kTellSeconds));
+    send_packet(socket.get(), encode_welcome(self_, std::max(0.0, deadline.left_s())), -1,
+                Deadline(kTellSeconds));
     own = Seat{std::move(socket), std::move(hello), std::move(handle), true, false};
 }
 
@@ -283,7 +284,10 @@ Status MeetingChair::ready_of(int rank, const Deadline& deadline) {
     UniqueFd none;
     Status status;
     const Received received = receive_packet(one.socket.get(), deadline, &bytes, &none);
-    if (received == Received::kPacket && decode_status(bytes, &status)) return status;
+    if (received == Received::kPacket && is_from(bytes, {rank, self_.num_ranks, self_.token}) &&
+        decode_status(bytes, PacketKind::kReady, &status)) {
+        return status;
+    }
     const char* what =
         received == Received::kLate ? "did not get ready in time" : "left while the ranks met";
     return {Code::kStalled, fmt::format("{}: rank {} of {} {}", seats_[0].hello.subject, rank,

@@ -96,7 +96,9 @@ class Reader {
 bool open_packet(Reader* reader, PacketKind kind) {
     PacketHeader header;
     reader->get(&header);
-    return header.magic == kWireMagic && header.kind == static_cast<std::uint32_t>(kind);
+    // A verdict is what other versions understand, too.
+    return header.magic == kWireMagic && header.kind == static_cast<std::uint32_t>(kind) &&
+           (header.version == kWireVersion || kind == PacketKind::kVerdict);
 }
 
 }  // namespace
@@ -190,7 +192,7 @@ bool decode_welcome(const Bytes& bytes, double* left_s) {
     Reader reader(bytes);
     if (!open_packet(&reader, PacketKind::kWelcome)) return false;
     reader.get(left_s);
-    return reader.is_whole();
+    return reader.is_whole() && *left_s >= 0;  // not NaN
 }
 
 Bytes encode_status(const Identity& from, PacketKind kind, const Status& status) {
@@ -200,10 +202,9 @@ Bytes encode_status(const Identity& from, PacketKind kind, const Status& status)
     return writer.take();
 }
 
-bool decode_status(const Bytes& bytes, Status* out) {
-    PacketHeader header;
+bool decode_status(const Bytes& bytes, PacketKind kind, Status* out) {
     Reader reader(bytes);
-    reader.get(&header);
+    if (!open_packet(&reader, kind)) return false;
     std::uint32_t code = 0;
     std::string text;
     reader.get(&code);
@@ -217,6 +218,13 @@ bool decode_header(const Bytes& bytes, PacketHeader* out) {
     if (bytes.size() < sizeof(*out)) return false;
     std::memcpy(out, bytes.data(), sizeof(*out));
     return out->magic == kWireMagic;
+}
+
+bool is_from(const Bytes& bytes, const Identity& sender) {
+    PacketHeader header;
+    return decode_header(bytes, &header) && header.version == kWireVersion &&
+           header.rank == sender.rank && header.num_ranks == sender.num_ranks &&
+           header.token == sender.token;
 }
 
 }  // namespace gcmoe::group

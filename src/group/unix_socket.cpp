@@ -63,9 +63,9 @@ void wait_for(int socket, short events, const Deadline& deadline) {
 }  // namespace
 
 Deadline::Deadline(double seconds)
-    : never_(seconds <= 0 || seconds >= kForEver),
-      end_(Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                              std::chrono::duration<double>(never_ ? 0 : seconds))) {}
+    : never_(seconds == 0 || seconds >= kForEver),
+      end_(Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(
+                              !never_ && seconds > 0 ? seconds : 0))) {}
 
 double Deadline::left_s() const {
     if (never_) return kForEver;

@@ -12,7 +12,7 @@
 
 namespace gcmoe::group {
 
-// When a wait ends. 0 seconds = never.
+// When a wait ends. 0 seconds = never; negative or not a number = it has ended.
 class Deadline {
   public:
     explicit Deadline(double seconds);

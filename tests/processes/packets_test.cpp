@@ -91,9 +91,9 @@ TEST(Packets, OneKindIsNotTakenForAnother) {
     EXPECT_FALSE(decode(welcome, &hello));
     EXPECT_FALSE(decode(welcome, &agreed));
     EXPECT_FALSE(decode(welcome, &peer));
-    EXPECT_FALSE(decode_status(welcome, &status));
+    EXPECT_FALSE(decode_status(welcome, PacketKind::kVerdict, &status));
     const Bytes verdict = encode_status(kSelf, PacketKind::kVerdict, {Code::kStalled, "why"});
-    ASSERT_TRUE(decode_status(verdict, &status));
+    ASSERT_TRUE(decode_status(verdict, PacketKind::kVerdict, &status));
     EXPECT_EQ(status.code(), Code::kStalled);
     EXPECT_EQ(status.message(), "why");
     EXPECT_FALSE(decode_welcome(verdict, &left_s));
@@ -140,8 +140,8 @@ TEST(Strangers, DoNotDisturbAMeeting) {
     EXPECT_TRUE(answer_to(folder.path(), Bytes(kMostPacketBytes, 0)).empty());
     Status refusal;
     const Identity of_old_session{1, 2, {{1, 2}}};
-    ASSERT_TRUE(
-        decode_status(answer_to(folder.path(), encode(of_old_session, full_hello())), &refusal));
+    ASSERT_TRUE(decode_status(answer_to(folder.path(), encode(of_old_session, full_hello())),
+                              PacketKind::kVerdict, &refusal));
     EXPECT_EQ(refusal.code(), Code::kBadInput);
     EXPECT_NE(refusal.message().find("rank 1 is refused: it belongs to another session"),
               std::string::npos);
@@ -169,7 +169,7 @@ TEST(Strangers, AnotherWireVersionIsNamedToBoth) {
     header.version = kWireVersion + 1;
     std::memcpy(newer.data(), &header, sizeof(header));
     Status of_newer;
-    ASSERT_TRUE(decode_status(answer_to(folder.path(), newer), &of_newer));
+    ASSERT_TRUE(decode_status(answer_to(folder.path(), newer), PacketKind::kVerdict, &of_newer));
     chair.join();
     EXPECT_EQ(of_zero.code(), Code::kBadConfig);
     EXPECT_EQ(of_zero.message(),
