@@ -308,6 +308,53 @@ TEST_F(Folder, LinksAndFilesAreRefused) {
     expect_both_refuse({session_.path(), "is no folder"});
 }
 
+// A slash at the end makes the kernel follow a link; the same name without it does not exist, and
+// cannot be made.
+TEST_F(Folder, LinksWithASlashAreRefused) {
+    for (const char* target : {"/tmp", "/nonexistent/session"}) {
+        std::filesystem::create_directory_symlink(target, session_.path());
+        for (const char* slashes : {"/", "//"}) {
+            for (const int rank : {0, 1}) {
+                RankProcess process([&](Outcome* out) {
+                    out->set(come(host(session_.path() + slashes, rank, 2, 0.2), {}));
+                });
+                const Outcome outcome = process.wait(5);
+                EXPECT_EQ(outcome.code, Code::kBadInput) << target << slashes << rank;
+                EXPECT_NE(outcome.message.find("is no folder"), std::string::npos)
+                    << outcome.message;
+            }
+        }
+        std::filesystem::remove(session_.path());
+    }
+}
+
+TEST_F(Folder, SlashesAtTheEndNameTheSameFolder) {
+    RankProcess zero(
+        [&](Outcome* out) { out->set(come(host(session_.path() + "//", 0, 2, 5), {})); });
+    RankProcess one([&](Outcome* out) { out->set(come(host(session_.path(), 1, 2, 5), {})); });
+    EXPECT_EQ(zero.wait().code, Code::kOk);
+    EXPECT_EQ(one.wait().code, Code::kOk);
+    EXPECT_FALSE(session_.exists());
+}
+
+// The mode that a parent or the umask gives to what is made there is not the user's doing.
+TEST_F(Folder, ParentsAndMasksDoNotMatter) {
+    ASSERT_EQ(::mkdir(session_.path().c_str(), 0700), 0);
+    ASSERT_EQ(::chmod(session_.path().c_str(), 02775), 0);
+    const std::string path = session_.path() + "/inner";
+    for (const mode_t mask : {0, 022, 0177, 0277}) {
+        RankProcess zero([&](Outcome* out) {
+            ::umask(mask);
+            out->set(come(host(path, 0, 2, 5), {}));
+        });
+        RankProcess one([&](Outcome* out) { out->set(come(host(path, 1, 2, 5), {})); });
+        const Outcome outcome = zero.wait();
+        EXPECT_EQ(outcome.code, Code::kOk) << outcome.message;
+        EXPECT_EQ(one.wait().code, Code::kOk);
+        EXPECT_FALSE(std::filesystem::exists(path));
+    }
+}
+
 TEST_F(Folder, OfAnotherUserIsRefused) {
     if (::geteuid() != 0) GTEST_SKIP() << "only root can give a folder away";
     ASSERT_EQ(::mkdir(session_.path().c_str(), 0700), 0);
