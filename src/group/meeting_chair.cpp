@@ -16,6 +16,9 @@ constexpr double kTellSeconds = 0.5;
 // How long others of an outsider's kind may still come, so that they hear the same.
 constexpr double kOutsiderSeconds = 1.0;
 
+// Connections that have not said who they are yet: more than ranks can have by themselves.
+constexpr std::size_t kMostPending = 128;
+
 bool has_packet(int socket) {
     pollfd one{socket, POLLIN, 0};
     return ::poll(&one, 1, 0) > 0;
@@ -43,7 +46,7 @@ Status MeetingChair::gather(Hello own, SharedHandle own_handle, double wait_s) {
     while (is_waiting() && !deadline.passed()) {
         const bool had_outsider = !outsiders_.empty();
         wait_for_events(deadline);
-        accept_all();
+        if (Status status = accept_all(); !status.ok()) return tell_all(status);
         read_pending(deadline);
         find_left();
         if (!had_outsider && !outsiders_.empty()) outsiders_end = Deadline(kOutsiderSeconds);
@@ -69,11 +72,19 @@ void MeetingChair::wait_for_events(const Deadline& deadline) const {
     ::poll(events.data(), events.size(), std::min(deadline.poll_ms(), kLookAroundMs));
 }
 
-void MeetingChair::accept_all() {
+Status MeetingChair::accept_all() {
     while (has_packet(listener_)) {
-        UniqueFd socket = accept_from(listener_);
+        UniqueFd socket;
+        Status status = accept_from(listener_, &socket);
+        if (!status.ok() && pending_.empty()) {
+            return {status.code(),
+                    fmt::format("{}: {}", seats_[0].hello.subject, status.message())};
+        }
+        // Who says nothing gives way; a rank that was hung up on comes again.
+        if (!status.ok() || pending_.size() >= kMostPending) pending_.erase(pending_.begin());
         if (socket.is_open()) pending_.push_back(std::move(socket));
     }
+    return {};
 }
 
 void MeetingChair::read_pending(const Deadline& deadline) {

@@ -96,10 +96,17 @@ bool is_same_user(int socket) {
            peer.uid == ::geteuid();
 }
 
-UniqueFd accept_from(int listener) {
-    UniqueFd socket(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (socket.is_open() && !is_same_user(socket.get())) return {};
-    return socket;
+Status accept_from(int listener, UniqueFd* out) {
+    *out = UniqueFd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (out->is_open()) {
+        if (!is_same_user(out->get())) *out = UniqueFd();
+        return {};
+    }
+    if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+        return {Code::kUnsupported,
+                "a connection cannot be taken: " + std::generic_category().message(errno)};
+    }
+    return {};
 }
 
 UniqueFd connect_to(const std::string& path) {

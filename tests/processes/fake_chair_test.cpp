@@ -71,7 +71,8 @@ class FakeChair {
     void serve(const Script& script, const std::atomic<bool>& is_over) const {
         std::vector<UniqueFd> sockets;
         while (!is_over) {
-            UniqueFd socket = accept_from(folder_.listener());
+            UniqueFd socket;
+            EXPECT_TRUE(accept_from(folder_.listener(), &socket).ok());
             if (!socket.is_open()) {
                 std::this_thread::sleep_for(std::chrono::milliseconds(1));
                 continue;

@@ -1,6 +1,8 @@
 // What ranks say when they meet, as bytes: nothing that is cut short or garbled is taken for a
 // packet, and nobody who sends it disturbs a meeting.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <chrono>
@@ -153,6 +155,65 @@ TEST(Strangers, DoNotDisturbAMeeting) {
     chair.join();
     EXPECT_TRUE(of_zero.ok()) << of_zero.message();
     EXPECT_TRUE(of_one.ok()) << of_one.message();
+}
+
+// Opens descriptors until the process has only `left` more.
+std::vector<UniqueFd> use_up_descriptors(int left) {
+    std::vector<UniqueFd> all;
+    const rlimit most{200, 200};
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &most), 0);
+    for (;;) {
+        UniqueFd one(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+        if (!one.is_open()) break;
+        all.push_back(std::move(one));
+    }
+    all.resize(all.size() - static_cast<std::size_t>(left));
+    return all;
+}
+
+// Rank 0 with few descriptors left, and connections that never say a word.
+test::Outcome chair_besieged(int left, int num_silent, bool rank_1_comes, double* seconds) {
+    const test::ScratchPath folder;
+    test::SharedBoard board;
+    test::RankProcess zero([&](test::Outcome* out) {
+        std::unique_ptr<HostSession> session;
+        out->set(HostSession::open(host(folder.path(), 0), &session));
+        const std::vector<UniqueFd> used = use_up_descriptors(left);
+        board->go[0] = 1;
+        test::SharedBoard::wait(board->go[1], 1);
+        if (out->code == Code::kOk) out->set(meet_alone(session.get()));
+    });
+    EXPECT_TRUE(test::SharedBoard::wait(board->go[0], 1));
+    std::vector<UniqueFd> silent;
+    for (int i = 0; i < num_silent; ++i) silent.push_back(connect_to(socket_path(folder.path())));
+    const auto begin = std::chrono::steady_clock::now();
+    board->go[1] = 1;
+    std::unique_ptr<HostSession> one;
+    if (rank_1_comes) {
+        EXPECT_TRUE(HostSession::open(host(folder.path(), 1), &one).ok());
+        const Status status = meet_alone(one.get());
+        EXPECT_TRUE(status.ok()) << status.message();
+    }
+    test::Outcome outcome = zero.wait();
+    *seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    return outcome;
+}
+
+TEST(Strangers, ThatSayNothingGiveWayToRanks) {
+    for (const int left : {5, 190}) {
+        double seconds = 0;
+        const test::Outcome outcome = chair_besieged(left, 300, true, &seconds);
+        EXPECT_TRUE(outcome.ended) << left;
+        EXPECT_EQ(outcome.code, Code::kOk) << left << ": " << outcome.message;
+    }
+}
+
+TEST(Strangers, WithoutDescriptorsTheChairSaysSoAtOnce) {
+    double seconds = 0;
+    const test::Outcome outcome = chair_besieged(0, 1, false, &seconds);
+    EXPECT_EQ(outcome.code, Code::kUnsupported);
+    EXPECT_EQ(outcome.message, "workspace 'w': a connection cannot be taken: Too many open files");
+    EXPECT_LT(seconds, test::most_seconds(0));
 }
 
 TEST(Strangers, AnotherWireVersionIsNamedToBoth) {
