@@ -43,6 +43,12 @@ bool MeetingAttendee::is_new_peer(int rank) {
 Status MeetingAttendee::enter(const Hello& own, int own_handle, double wait_s, double* left_s) {
     const Deadline deadline = later(wait_s);
     const Bytes hello = encode(self_, own);
+    if (hello.size() > kMostPacketBytes) {
+        return {Code::kBadInput,
+                fmt::format("{}: the configuration of rank {} makes a packet of {} bytes, at most "
+                            "{} are possible",
+                            subject_, self_.rank, hello.size(), kMostPacketBytes)};
+    }
     for (;;) {
         socket_ = connect_to(chair_path_);
         if (socket_.is_open() && send_packet(socket_.get(), hello, own_handle, deadline)) {

@@ -162,6 +162,18 @@ TEST(Meeting, AnotherVersionIsNamedToAll) {
     }
 }
 
+TEST(Meeting, ALongConfigurationIsRefusedWithItsSize) {
+    const ScratchPath session;
+    RankProcess zero([&](Outcome* out) { out->set(come(host(session.path(), 0, 2, 1), {})); });
+    group::Offer offer;
+    offer.configuration = {{"plan", std::string(70000, 'p')}};
+    const double begin = now_s();
+    expect_refused(come(host(session.path(), 1, 2, 10), std::move(offer)), Code::kBadInput,
+                   {"workspace 'w'", "rank 1 makes a packet of 70", "at most 65536"});
+    EXPECT_LT(now_s() - begin, most_seconds(0));
+    EXPECT_EQ(zero.wait().code, Code::kStalled);
+}
+
 // ---- who does not come, and who goes
 
 TEST(Rendezvous, RankThatNeverComesIsNamedToAll) {
