@@ -89,6 +89,7 @@ Status HostSession::meet(Offer offer, const TakeHandle& take, Agreement* out) {
     hello.configuration = std::move(offer.configuration);
     hello.handle_kind = offer.handle.kind;
     hello.handle_bytes = offer.handle.bytes;
+    hello.failure = std::move(offer.failure);
     Agreed agreed;
     const Status status = gather(std::move(hello), std::move(offer.handle), take, &agreed);
     if (!status.ok()) {

@@ -159,6 +159,12 @@ Status MeetingChair::judge(double wait_s) const {
         return {Code::kBadConfig,
                 fmt::format("{}: ranks differ: {}", seats_[0].hello.subject, outsider_difference_)};
     }
+    for (std::size_t rank = 0; rank < seats_.size(); ++rank) {
+        const Status& failure = seats_[rank].hello.failure;
+        if (failure.ok()) continue;
+        return {failure.code(),
+                fmt::format("{}: rank {}: {}", seats_[0].hello.subject, rank, failure.message())};
+    }
     GCMOE_RETURN_IF_ERROR(judge_presence(wait_s));
     GCMOE_RETURN_IF_ERROR(judge_configurations());
     return judge_memory();

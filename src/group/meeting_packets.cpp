@@ -101,6 +101,17 @@ bool open_packet(Reader* reader, PacketKind kind) {
            (header.version == kWireVersion || kind == PacketKind::kVerdict);
 }
 
+// The last thing in a packet.
+bool get_status(Reader* reader, Status* out) {
+    std::uint32_t code = 0;
+    std::string text;
+    reader->get(&code);
+    reader->get(&text);
+    if (!reader->is_whole() || code > static_cast<std::uint32_t>(Code::kInternal)) return false;
+    *out = Status(static_cast<Code>(code), text);
+    return true;
+}
+
 }  // namespace
 
 Bytes encode(const Identity& from, const Hello& hello) {
@@ -120,6 +131,8 @@ Bytes encode(const Identity& from, const Hello& hello) {
     }
     writer.put(hello.handle_kind);
     writer.put(hello.handle_bytes);
+    writer.put(static_cast<std::uint32_t>(hello.failure.code()));
+    writer.put(hello.failure.message());
     return writer.take();
 }
 
@@ -143,7 +156,7 @@ bool decode(const Bytes& bytes, Hello* out) {
     }
     reader.get(&out->handle_kind);
     reader.get(&out->handle_bytes);
-    return reader.is_whole();
+    return get_status(&reader, &out->failure);
 }
 
 Bytes encode(const Identity& from, const Agreed& agreed) {
@@ -205,13 +218,7 @@ Bytes encode_status(const Identity& from, PacketKind kind, const Status& status)
 bool decode_status(const Bytes& bytes, PacketKind kind, Status* out) {
     Reader reader(bytes);
     if (!open_packet(&reader, kind)) return false;
-    std::uint32_t code = 0;
-    std::string text;
-    reader.get(&code);
-    reader.get(&text);
-    if (!reader.is_whole() || code > static_cast<std::uint32_t>(Code::kInternal)) return false;
-    *out = Status(static_cast<Code>(code), text);
-    return true;
+    return get_status(&reader, out);
 }
 
 bool decode_header(const Bytes& bytes, PacketHeader* out) {

@@ -58,6 +58,7 @@ struct Hello {
     Configuration configuration;
     std::string handle_kind;  // empty: brings nothing
     std::uint64_t handle_bytes = 0;
+    Status failure;  // why the rank cannot take part: it comes to tell the others
 };
 
 struct Agreed {

@@ -30,6 +30,7 @@ Hello full_hello() {
     hello.configuration = {{"hidden", "256"}, {"plan", ""}};
     hello.handle_kind = "memfd";
     hello.handle_bytes = std::uint64_t{1} << 40;
+    hello.failure = {Code::kUnsupported, "no memory"};
     return hello;
 }
 
@@ -54,6 +55,8 @@ TEST(Packets, HelloComesBackWhole) {
     EXPECT_EQ(out.configuration, in.configuration);
     EXPECT_EQ(out.handle_kind, in.handle_kind);
     EXPECT_EQ(out.handle_bytes, in.handle_bytes);
+    EXPECT_EQ(out.failure.code(), in.failure.code());
+    EXPECT_EQ(out.failure.message(), in.failure.message());
 }
 
 TEST(Packets, EveryCutIsRefusedAndSoIsATail) {

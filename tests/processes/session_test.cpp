@@ -162,6 +162,29 @@ TEST(Meeting, AnotherVersionIsNamedToAll) {
     }
 }
 
+// Who cannot take part comes all the same, so that nobody waits for it.
+TEST(Meeting, AFailureThatARankBringsIsToldToAll) {
+    for (const int failed : {0, 2}) {
+        const ScratchPath session;
+        std::vector<RankProcess> ranks;
+        const double begin = now_s();
+        for (int rank = 0; rank < 3; ++rank) {
+            ranks.emplace_back([&, rank](Outcome* out) {
+                group::Offer offer;
+                if (rank == failed) offer.failure = {Code::kUnsupported, "no memory"};
+                out->set(come(host(session.path(), rank, 3, 10), std::move(offer)));
+            });
+        }
+        for (RankProcess& rank : ranks) {
+            const Outcome outcome = rank.wait();
+            EXPECT_EQ(outcome.code, Code::kUnsupported);
+            EXPECT_EQ(outcome.message,
+                      "workspace 'w': rank " + std::to_string(failed) + ": no memory");
+        }
+        EXPECT_LT(now_s() - begin, most_seconds(0));
+    }
+}
+
 TEST(Meeting, ALongConfigurationIsRefusedWithItsSize) {
     const ScratchPath session;
     RankProcess zero([&](Outcome* out) { out->set(come(host(session.path(), 0, 2, 1), {})); });

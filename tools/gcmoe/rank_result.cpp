@@ -177,7 +177,7 @@ Status gather_results(RankResult own, HostSession* session, std::vector<RankResu
     offer.subject = "results";
     offer.configuration = {{"build", fmt::format("{} ({})", kVersion, kCommit)}};
     const bool collects = session->options().rank == 0;
-    if (!collects) GCMOE_RETURN_IF_ERROR(share_result(own, &offer.handle));
+    if (!collects) offer.failure = share_result(own, &offer.handle);
     std::vector<RankResult> results;
     if (collects) results.resize(size_of(session->options().num_ranks));
     Status taken;
