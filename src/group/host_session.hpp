@@ -49,7 +49,9 @@ class HostSession {
     // field that differs; the same on every rank.
     Status meet(Offer offer, const TakeHandle& take, Agreement* out);
     // Second half of a meeting: this rank has done what follows from the agreement, or not (own).
-    // Ok on all ranks, or on none. Callers: once after every meet that returned Ok.
+    // Rank 0 decides for all; a rank that its word does not reach in time stalls alone, and the
+    // others find that out by the deadline of their next launch. Callers: once after every meet
+    // that returned Ok.
     Status start(const Status& own);
 
   private:

@@ -134,6 +134,23 @@ Status expect_all_new(const std::set<std::string>& before) {
     return {Code::kInternal, std::to_string(now.size()) + " heaps are mapped"};
 }
 
+void expect_all_launches(const Shape& shape, const std::vector<Outcome>& outcomes) {
+    std::vector<std::uint16_t> wanted[kRanks];
+    for (std::uint64_t i = 0; i < kLaunches; ++i) {
+        const auto bits = bits_on_threads(shape, kFullSeed + i);
+        for (std::size_t rank = 0; rank < kRanks; ++rank) {
+            wanted[rank].insert(wanted[rank].end(), bits[rank].begin(), bits[rank].end());
+        }
+    }
+    for (std::size_t rank = 0; rank < kRanks; ++rank) {
+        const Outcome& outcome = outcomes[rank];
+        EXPECT_EQ(outcome.code, Code::kOk) << "rank " << rank << ": " << outcome.message;
+        EXPECT_TRUE(outcome.y == wanted[rank]) << "rank " << rank << ": some launch differs";
+        EXPECT_EQ(outcome.leaks, "") << "rank " << rank;
+        EXPECT_EQ(outcome.session, 2U);
+    }
+}
+
 // A rank stops in the middle of role 2 with stores ahead of it. The others and a new process reset
 // into new memory; while they launch, the stopped one wakes up and makes its stores.
 TEST(Replacement, LateWriterCorruptsNothing) {
@@ -185,20 +202,7 @@ TEST(Replacement, LateWriterCorruptsNothing) {
     EXPECT_EQ(outcomes[kVictim].code, Code::kStalled) << outcomes[kVictim].message;
     EXPECT_EQ(culprit_of(outcomes[kVictim].report), kVictim) << "it hears that it was the cause";
     outcomes[kVictim] = replacement.wait();
-    std::vector<std::uint16_t> wanted[kRanks];
-    for (std::uint64_t i = 0; i < kLaunches; ++i) {
-        const auto bits = bits_on_threads(shape, kFullSeed + i);
-        for (std::size_t rank = 0; rank < kRanks; ++rank) {
-            wanted[rank].insert(wanted[rank].end(), bits[rank].begin(), bits[rank].end());
-        }
-    }
-    for (std::size_t rank = 0; rank < kRanks; ++rank) {
-        const Outcome& outcome = outcomes[rank];
-        EXPECT_EQ(outcome.code, Code::kOk) << "rank " << rank << ": " << outcome.message;
-        EXPECT_TRUE(outcome.y == wanted[rank]) << "rank " << rank << ": some launch differs";
-        EXPECT_EQ(outcome.leaks, "") << "rank " << rank;
-        EXPECT_EQ(outcome.session, 2U);
-    }
+    expect_all_launches(shape, outcomes);
 }
 
 // Rank 0 is the one who is lost: its replacement takes over the session's folder.
