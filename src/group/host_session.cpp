@@ -38,14 +38,14 @@ Status check_options(const HostOptions& options) {
 Status HostSession::open(const HostOptions& options, std::unique_ptr<HostSession>* out) {
     GCMOE_RETURN_IF_ERROR(check_options(options));
     auto session = std::make_unique<HostSession>(options);
+    const std::string folder = folder_name(options.session);
+    session->options_.session = folder;
     GCMOE_RETURN_IF_ERROR(draw_random(&session->incarnation_, sizeof(session->incarnation_)));
     if (options.rank == 0) {
-        GCMOE_RETURN_IF_ERROR(
-            OwnedFolder::open(options.session, options.replaces_lost, &session->folder_));
+        GCMOE_RETURN_IF_ERROR(OwnedFolder::open(folder, options.replaces_lost, &session->folder_));
         session->token_ = session->folder_.token();
     } else {
-        const Status status =
-            find_session(options.session, Deadline(options.wait_s), &session->token_);
+        const Status status = find_session(folder, Deadline(options.wait_s), &session->token_);
         if (status.code() == Code::kStalled) {
             return {Code::kStalled,
                     fmt::format("session '{}': rank 0 of {} has not come within "
@@ -89,6 +89,7 @@ Status HostSession::meet(Offer offer, const TakeHandle& take, Agreement* out) {
     hello.configuration = std::move(offer.configuration);
     hello.handle_kind = offer.handle.kind;
     hello.handle_bytes = offer.handle.bytes;
+    hello.failure = std::move(offer.failure);
     Agreed agreed;
     const Status status = gather(std::move(hello), std::move(offer.handle), take, &agreed);
     if (!status.ok()) {

@@ -26,6 +26,7 @@ struct Offer {
     std::uint32_t generation = 0;
     std::uint32_t session = 0;
     SharedHandle handle;  // empty: nothing
+    Status failure;       // this rank cannot take part: all hear why
 };
 
 // What all start from.
@@ -43,11 +44,14 @@ class HostSession {
 
     [[nodiscard]] const HostOptions& options() const { return options_; }
 
-    // Waits for all ranks; `take` gets the handle of each other rank. Errors: kStalled naming who
-    // has not come or has gone, kBadConfig naming the field that differs; the same on every rank.
+    // Waits for all ranks; `take` gets the handle of each other rank. Errors: the failure of a rank
+    // that cannot take part, kStalled naming who has not come or has gone, kBadConfig naming the
+    // field that differs; the same on every rank.
     Status meet(Offer offer, const TakeHandle& take, Agreement* out);
     // Second half of a meeting: this rank has done what follows from the agreement, or not (own).
-    // Ok on all ranks, or on none. Callers: once after every meet that returned Ok.
+    // Rank 0 decides for all; a rank that its word does not reach in time stalls alone, and the
+    // others find that out by the deadline of their next launch. Callers: once after every meet
+    // that returned Ok.
     Status start(const Status& own);
 
   private:

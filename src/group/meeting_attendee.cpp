@@ -13,21 +13,42 @@ namespace {
 constexpr double kGraceSeconds = 0.75;
 constexpr std::chrono::milliseconds kRetry{5};
 
-Deadline later(double seconds) { return Deadline(seconds <= 0 ? 0 : seconds + kGraceSeconds); }
+// Of a limit in which 0 means for ever.
+Deadline later(double limit_s) { return Deadline(limit_s <= 0 ? 0 : limit_s + kGraceSeconds); }
 
 }  // namespace
 
 MeetingAttendee::MeetingAttendee(const Identity& self, std::string chair_path)
-    : self_(self), chair_path_(std::move(chair_path)) {}
+    : self_(self),
+      chair_path_(std::move(chair_path)),
+      has_handle_of_(static_cast<std::size_t>(self.num_ranks)) {}
 
 Status MeetingAttendee::stalled(const std::string& what) const {
     return {Code::kStalled, fmt::format("{}: rank 0 of {} {}", subject_, self_.num_ranks, what)};
+}
+
+Status MeetingAttendee::refuse(const std::string& what) const {
+    return {Code::kBadInput, fmt::format("{}: rank 0 of {} {}", subject_, self_.num_ranks, what)};
+}
+
+bool MeetingAttendee::is_new_peer(int rank) {
+    if (rank < 0 || rank >= self_.num_ranks || rank == self_.rank) return false;
+    const auto at = static_cast<std::size_t>(rank);
+    if (has_handle_of_[at]) return false;
+    has_handle_of_[at] = true;
+    return true;
 }
 
 // Until a chair says welcome: the one that was there before may have gone with its process.
 Status MeetingAttendee::enter(const Hello& own, int own_handle, double wait_s, double* left_s) {
     const Deadline deadline = later(wait_s);
     const Bytes hello = encode(self_, own);
+    if (hello.size() > kMostPacketBytes) {
+        return {Code::kBadInput,
+                fmt::format("{}: the configuration of rank {} makes a packet of {} bytes, at most "
+                            "{} are possible",
+                            subject_, self_.rank, hello.size(), kMostPacketBytes)};
+    }
     for (;;) {
         socket_ = connect_to(chair_path_);
         if (socket_.is_open() && send_packet(socket_.get(), hello, own_handle, deadline)) {
@@ -35,9 +56,11 @@ Status MeetingAttendee::enter(const Hello& own, int own_handle, double wait_s, d
             UniqueFd none;
             const Received received = receive_packet(socket_.get(), deadline, &bytes, &none);
             if (received == Received::kPacket) {
-                if (decode_welcome(bytes, left_s)) return {};
-                Status refusal;
-                if (decode_status(bytes, &refusal) && !refusal.ok()) return refusal;
+                if (is_from(bytes, chair()) && decode_welcome(bytes, left_s)) return {};
+                Status refusal;  // also from a chair of another session or version
+                if (decode_status(bytes, PacketKind::kVerdict, &refusal) && !refusal.ok()) {
+                    return refusal;
+                }
             }
         }
         if (deadline.passed()) return stalled(fmt::format("has not come within {:g} s", wait_s));
@@ -50,8 +73,8 @@ Status MeetingAttendee::gather(const Hello& own, int own_handle, double wait_s,
     subject_ = own.subject;
     double left_s = 0;
     GCMOE_RETURN_IF_ERROR(enter(own, own_handle, wait_s, &left_s));
-    const Deadline deadline = later(left_s);
-    for (;;) {
+    Deadline deadline(left_s + kGraceSeconds);
+    for (bool is_handing_out = false;;) {
         Bytes bytes;
         SharedHandle handle;
         const Received received = receive_packet(socket_.get(), deadline, &bytes, &handle.fd);
@@ -59,13 +82,25 @@ Status MeetingAttendee::gather(const Hello& own, int own_handle, double wait_s,
         if (received == Received::kLate) return stalled("has fallen silent while the ranks met");
         PeerHandle peer;
         Status verdict;
+        if (!is_from(bytes, chair())) return refuse("sent a packet of another session");
         if (decode(bytes, out)) return {};
         if (decode(bytes, &peer)) {
+            if (!is_new_peer(peer.rank)) {
+                return refuse(
+                    fmt::format("sent memory of rank {} to rank {}: no other rank of the "
+                                "meeting, or one that it has sent before",
+                                peer.rank, self_.rank));
+            }
+            // The chair's limit for handing out begins when all have come.
+            if (!is_handing_out) deadline = later(wait_s);
+            is_handing_out = true;
             handle.kind = peer.kind;
             handle.bytes = peer.bytes;
             take(peer.rank, handle);
-        } else if (decode_status(bytes, &verdict) && !verdict.ok()) {
+        } else if (decode_status(bytes, PacketKind::kVerdict, &verdict) && !verdict.ok()) {
             return verdict;
+        } else {
+            return refuse("sent a packet that belongs to no meeting");
         }
     }
 }
@@ -79,7 +114,10 @@ Status MeetingAttendee::start(const Status& own, double wait_s) {
     UniqueFd none;
     Status verdict;
     const Received received = receive_packet(socket_.get(), deadline, &bytes, &none);
-    if (received == Received::kPacket && decode_status(bytes, &verdict)) return verdict;
+    if (received == Received::kPacket && is_from(bytes, chair()) &&
+        decode_status(bytes, PacketKind::kVerdict, &verdict)) {
+        return verdict;
+    }
     return stalled(received == Received::kLate ? "has fallen silent while the ranks met"
                                                : "left while the ranks met");
 }

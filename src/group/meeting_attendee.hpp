@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "group/meeting_packets.hpp"
 
@@ -14,8 +15,9 @@ using TakeHandle = std::function<void(int rank, const SharedHandle& handle)>;
 class MeetingAttendee {
   public:
     MeetingAttendee(const Identity& self, std::string chair_path);
-    // Comes to the chair and waits for what is agreed on. Errors: the chair's verdict, or kStalled
-    // if rank 0 does not come, goes, or stays silent.
+    // Comes to the chair and waits for what is agreed on. `take` gets ranks of the meeting, each at
+    // most once, never this one. Errors: the chair's verdict, kStalled if rank 0 does not come,
+    // goes, or stays silent, kBadInput if it says what no chair of this meeting says.
     Status gather(const Hello& own, int own_handle, double wait_s, const TakeHandle& take,
                   Agreed* out);
     // Tells the chair that this rank is ready, or why not; returns its verdict.
@@ -23,12 +25,17 @@ class MeetingAttendee {
 
   private:
     Status enter(const Hello& own, int own_handle, double wait_s, double* left_s);
+    // What the chair says about a peer, not believed: is it a rank of this meeting, and new?
+    bool is_new_peer(int rank);
+    [[nodiscard]] Identity chair() const { return {0, self_.num_ranks, self_.token}; }
     [[nodiscard]] Status stalled(const std::string& what) const;
+    [[nodiscard]] Status refuse(const std::string& what) const;
 
     Identity self_;
     std::string chair_path_;
     std::string subject_;
     UniqueFd socket_;
+    std::vector<bool> has_handle_of_;  // (num_ranks)
 };
 
 }  // namespace gcmoe::group

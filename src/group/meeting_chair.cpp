@@ -16,6 +16,9 @@ constexpr double kTellSeconds = 0.5;
 // How long others of an outsider's kind may still come, so that they hear the same.
 constexpr double kOutsiderSeconds = 1.0;
 
+// Connections that have not said who they are yet: more than ranks can have by themselves.
+constexpr std::size_t kMostPending = 128;
+
 bool has_packet(int socket) {
     pollfd one{socket, POLLIN, 0};
     return ::poll(&one, 1, 0) > 0;
@@ -43,7 +46,7 @@ Status MeetingChair::gather(Hello own, SharedHandle own_handle, double wait_s) {
     while (is_waiting() && !deadline.passed()) {
         const bool had_outsider = !outsiders_.empty();
         wait_for_events(deadline);
-        accept_all();
+        if (Status status = accept_all(); !status.ok()) return tell_all(status);
         read_pending(deadline);
         find_left();
         if (!had_outsider && !outsiders_.empty()) outsiders_end = Deadline(kOutsiderSeconds);
@@ -69,11 +72,19 @@ void MeetingChair::wait_for_events(const Deadline& deadline) const {
     ::poll(events.data(), events.size(), std::min(deadline.poll_ms(), kLookAroundMs));
 }
 
-void MeetingChair::accept_all() {
+Status MeetingChair::accept_all() {
     while (has_packet(listener_)) {
-        UniqueFd socket = accept_from(listener_);
+        UniqueFd socket;
+        Status status = accept_from(listener_, &socket);
+        if (!status.ok() && pending_.empty()) {
+            return {status.code(),
+                    fmt::format("{}: {}", seats_[0].hello.subject, status.message())};
+        }
+        // Who says nothing gives way; a rank that was hung up on comes again.
+        if (!status.ok() || pending_.size() >= kMostPending) pending_.erase(pending_.begin());
         if (socket.is_open()) pending_.push_back(std::move(socket));
     }
+    return {};
 }
 
 void MeetingChair::read_pending(const Deadline& deadline) {
@@ -132,7 +143,8 @@ void MeetingChair::seat(UniqueFd socket, const Deadline& deadline) {
         refuse(fmt::format("process {} has taken its place", hello.pid));
         std::swap(socket, own.socket);
     }
-    send_packet(socket.get(), encode_welcome(self_, deadline.left_s()), -1, Deadline(kTellSeconds));
+    send_packet(socket.get(), encode_welcome(self_, std::max(0.0, deadline.left_s())), -1,
+                Deadline(kTellSeconds));
     own = Seat{std::move(socket), std::move(hello), std::move(handle), true, false};
 }
 
@@ -146,6 +158,12 @@ Status MeetingChair::judge(double wait_s) const {
     if (!outsider_difference_.empty()) {
         return {Code::kBadConfig,
                 fmt::format("{}: ranks differ: {}", seats_[0].hello.subject, outsider_difference_)};
+    }
+    for (std::size_t rank = 0; rank < seats_.size(); ++rank) {
+        const Status& failure = seats_[rank].hello.failure;
+        if (failure.ok()) continue;
+        return {failure.code(),
+                fmt::format("{}: rank {}: {}", seats_[0].hello.subject, rank, failure.message())};
     }
     GCMOE_RETURN_IF_ERROR(judge_presence(wait_s));
     GCMOE_RETURN_IF_ERROR(judge_configurations());
@@ -283,7 +301,10 @@ Status MeetingChair::ready_of(int rank, const Deadline& deadline) {
     UniqueFd none;
     Status status;
     const Received received = receive_packet(one.socket.get(), deadline, &bytes, &none);
-    if (received == Received::kPacket && decode_status(bytes, &status)) return status;
+    if (received == Received::kPacket && is_from(bytes, {rank, self_.num_ranks, self_.token}) &&
+        decode_status(bytes, PacketKind::kReady, &status)) {
+        return status;
+    }
     const char* what =
         received == Received::kLate ? "did not get ready in time" : "left while the ranks met";
     return {Code::kStalled, fmt::format("{}: rank {} of {} {}", seats_[0].hello.subject, rank,

@@ -14,9 +14,10 @@ class MeetingChair {
   public:
     MeetingChair(const Identity& self, int listener);
 
-    // Waits for all ranks. Errors: kStalled naming the ranks that have not come or have gone,
-    // kBadConfig naming the first field in which ranks differ, kBadInput (a reset that would use
-    // memory again which a lost rank may still write).
+    // Waits for all ranks. Errors: the failure that a rank brings, kStalled naming the ranks that
+    // have not come or have gone, kBadConfig naming the first field in which ranks differ,
+    // kBadInput (a reset that would use memory again which a lost rank may still write),
+    // kUnsupported (no descriptors left).
     Status gather(Hello own, SharedHandle own_handle, double wait_s);
     // Hands out all handles and what was agreed on. Callers: after gather.
     void hand_out(double wait_s, Agreed* out);
@@ -36,7 +37,8 @@ class MeetingChair {
 
     [[nodiscard]] bool is_waiting() const;
     void wait_for_events(const Deadline& deadline) const;
-    void accept_all();
+    // Errors: those of accept_from, when no silent connection is left to hang up on.
+    Status accept_all();
     void read_pending(const Deadline& deadline);
     void seat(UniqueFd socket, const Deadline& deadline);
     void note_outsider(UniqueFd socket, const std::string& difference);

@@ -96,7 +96,20 @@ class Reader {
 bool open_packet(Reader* reader, PacketKind kind) {
     PacketHeader header;
     reader->get(&header);
-    return header.magic == kWireMagic && header.kind == static_cast<std::uint32_t>(kind);
+    // A verdict is what other versions understand, too.
+    return header.magic == kWireMagic && header.kind == static_cast<std::uint32_t>(kind) &&
+           (header.version == kWireVersion || kind == PacketKind::kVerdict);
+}
+
+// The last thing in a packet.
+bool get_status(Reader* reader, Status* out) {
+    std::uint32_t code = 0;
+    std::string text;
+    reader->get(&code);
+    reader->get(&text);
+    if (!reader->is_whole() || code > static_cast<std::uint32_t>(Code::kInternal)) return false;
+    *out = Status(static_cast<Code>(code), text);
+    return true;
 }
 
 }  // namespace
@@ -118,6 +131,8 @@ Bytes encode(const Identity& from, const Hello& hello) {
     }
     writer.put(hello.handle_kind);
     writer.put(hello.handle_bytes);
+    writer.put(static_cast<std::uint32_t>(hello.failure.code()));
+    writer.put(hello.failure.message());
     return writer.take();
 }
 
@@ -141,7 +156,7 @@ bool decode(const Bytes& bytes, Hello* out) {
     }
     reader.get(&out->handle_kind);
     reader.get(&out->handle_bytes);
-    return reader.is_whole();
+    return get_status(&reader, &out->failure);
 }
 
 Bytes encode(const Identity& from, const Agreed& agreed) {
@@ -190,7 +205,7 @@ bool decode_welcome(const Bytes& bytes, double* left_s) {
     Reader reader(bytes);
     if (!open_packet(&reader, PacketKind::kWelcome)) return false;
     reader.get(left_s);
-    return reader.is_whole();
+    return reader.is_whole() && *left_s >= 0;  // not NaN
 }
 
 Bytes encode_status(const Identity& from, PacketKind kind, const Status& status) {
@@ -200,23 +215,23 @@ Bytes encode_status(const Identity& from, PacketKind kind, const Status& status)
     return writer.take();
 }
 
-bool decode_status(const Bytes& bytes, Status* out) {
-    PacketHeader header;
+bool decode_status(const Bytes& bytes, PacketKind kind, Status* out) {
     Reader reader(bytes);
-    reader.get(&header);
-    std::uint32_t code = 0;
-    std::string text;
-    reader.get(&code);
-    reader.get(&text);
-    if (!reader.is_whole() || code > static_cast<std::uint32_t>(Code::kInternal)) return false;
-    *out = Status(static_cast<Code>(code), text);
-    return true;
+    if (!open_packet(&reader, kind)) return false;
+    return get_status(&reader, out);
 }
 
 bool decode_header(const Bytes& bytes, PacketHeader* out) {
     if (bytes.size() < sizeof(*out)) return false;
     std::memcpy(out, bytes.data(), sizeof(*out));
     return out->magic == kWireMagic;
+}
+
+bool is_from(const Bytes& bytes, const Identity& sender) {
+    PacketHeader header;
+    return decode_header(bytes, &header) && header.version == kWireVersion &&
+           header.rank == sender.rank && header.num_ranks == sender.num_ranks &&
+           header.token == sender.token;
 }
 
 }  // namespace gcmoe::group

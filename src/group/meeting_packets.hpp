@@ -17,7 +17,7 @@ namespace gcmoe::group {
 
 enum class PacketKind : std::uint32_t {
     kHello = 1,  // rank -> chair: who it is and what it brings; with its handle
-    kWelcome,    // chair -> rank: seated, and how long the others are waited for
+    kWelcome,    // chair -> rank: seated, and how long the others are waited for (Deadline::left_s)
     kPeer,       // chair -> rank: another rank's handle
     kAgreed,     // chair -> rank: what all start from
     kReady,      // rank -> chair: signals are set, peers are mapped; or why not
@@ -58,6 +58,7 @@ struct Hello {
     Configuration configuration;
     std::string handle_kind;  // empty: brings nothing
     std::uint64_t handle_bytes = 0;
+    Status failure;  // why the rank cannot take part: it comes to tell the others
 };
 
 struct Agreed {
@@ -81,10 +82,13 @@ Bytes encode_status(const Identity& from, PacketKind kind, const Status& status)
 
 // False: not a packet of ours, or cut short.
 bool decode_header(const Bytes& bytes, PacketHeader* out);
+// True if the header is that of `sender`, of this wire version.
+bool is_from(const Bytes& bytes, const Identity& sender);
+// Also false: of another kind or wire version, or with a value that no sender has.
 bool decode(const Bytes& bytes, Hello* out);
 bool decode(const Bytes& bytes, Agreed* out);
 bool decode(const Bytes& bytes, PeerHandle* out);
 bool decode_welcome(const Bytes& bytes, double* left_s);
-bool decode_status(const Bytes& bytes, Status* out);
+bool decode_status(const Bytes& bytes, PacketKind kind, Status* out);
 
 }  // namespace gcmoe::group

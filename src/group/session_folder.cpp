@@ -23,6 +23,9 @@ constexpr const char* kTokenFile = "token";
 constexpr const char* kFreshTokenFile = "token.new";
 constexpr const char* kSocketFile = "rank0";
 constexpr std::chrono::milliseconds kRetry{5};
+constexpr int kMostRefusals = 4;
+// Each failed try is a session that has just ended.
+constexpr int kMostTries = 1000;
 
 std::string errno_text() { return std::generic_category().message(errno); }
 
@@ -37,16 +40,10 @@ Status check_path(const std::string& path) {
                                     socket_path(path).size(), kMostPathBytes));
 }
 
-// Opens the folder and judges what it is. An empty descriptor with an Ok status: nothing is there.
-Status open_folder(const std::string& path, UniqueFd* out) {
-    UniqueFd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    if (!folder.is_open()) {
-        if (errno == ENOENT) return {};
-        if (errno == ENOTDIR || errno == ELOOP) return refuse(path, "is no folder (or a link)");
-        return refuse(path, "cannot be opened: " + errno_text());
-    }
+// What lies there must be this user's, and closed to others.
+Status judge_folder(const std::string& path, int folder) {
     struct stat info {};
-    if (::fstat(folder.get(), &info) != 0) return refuse(path, errno_text());
+    if (::fstat(folder, &info) != 0) return refuse(path, errno_text());
     if (info.st_uid != ::geteuid()) {
         return refuse(path,
                       fmt::format("belongs to user {}, not to user {}", info.st_uid, ::geteuid()));
@@ -55,6 +52,23 @@ Status open_folder(const std::string& path, UniqueFd* out) {
         return refuse(path, fmt::format("has mode {:04o}, not {:04o}: others could reach the ranks",
                                         info.st_mode & 07777, kFolderMode));
     }
+    return {};
+}
+
+// An empty descriptor: no folder, or a link.
+UniqueFd open_any(const std::string& path) {
+    return UniqueFd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+}
+
+// Opens the folder and judges what it is. An empty descriptor with an Ok status: nothing is there.
+Status open_folder(const std::string& path, UniqueFd* out) {
+    UniqueFd folder = open_any(path);
+    if (!folder.is_open()) {
+        if (errno == ENOENT) return {};
+        if (errno == ENOTDIR || errno == ELOOP) return refuse(path, "is no folder (or a link)");
+        return refuse(path, "cannot be opened: " + errno_text());
+    }
+    GCMOE_RETURN_IF_ERROR(judge_folder(path, folder.get()));
     *out = std::move(folder);
     return {};
 }
@@ -88,12 +102,21 @@ Status write_token(const std::string& path, int folder, const Token& token) {
     return written ? Status() : refuse(path, "cannot be written: " + errno_text());
 }
 
+// A folder that this process has made, whatever its parent and the umask say about modes.
+Status give_mode(const std::string& path) {
+    const UniqueFd folder = open_any(path);
+    if (folder.is_open() && ::fchmod(folder.get(), kFolderMode) == 0) return {};
+    const std::string reason = errno_text();
+    ::rmdir(path.c_str());
+    return refuse(path, "cannot be made: " + reason);
+}
+
 // Makes the folder if it is not there, and locks it.
 Status lock_folder(const std::string& path, UniqueFd* out) {
-    for (;;) {
-        if (::mkdir(path.c_str(), kFolderMode) != 0 && errno != EEXIST) {
-            return refuse(path, "cannot be made: " + errno_text());
-        }
+    for (int i = 0; i < kMostTries; ++i) {
+        const bool is_new = ::mkdir(path.c_str(), kFolderMode) == 0;
+        if (!is_new && errno != EEXIST) return refuse(path, "cannot be made: " + errno_text());
+        if (is_new) GCMOE_RETURN_IF_ERROR(give_mode(path));
         UniqueFd folder;
         GCMOE_RETURN_IF_ERROR(open_folder(path, &folder));
         if (!folder.is_open()) continue;  // its session has just ended
@@ -108,9 +131,15 @@ Status lock_folder(const std::string& path, UniqueFd* out) {
         *out = std::move(folder);
         return {};
     }
+    return refuse(path, "comes and goes: other sessions begin and end there");
 }
 
 }  // namespace
+
+std::string folder_name(const std::string& path) {
+    const std::size_t last = path.find_last_not_of('/');
+    return last == std::string::npos ? path : path.substr(0, last + 1);
+}
 
 std::string socket_path(const std::string& folder) { return folder + "/" + kSocketFile; }
 
@@ -155,9 +184,12 @@ OwnedFolder::~OwnedFolder() {
 
 Status find_session(const std::string& path, const Deadline& deadline, Token* out) {
     GCMOE_RETURN_IF_ERROR(check_path(path));
-    for (;;) {
+    for (int num_refused = 0;;) {
         UniqueFd folder;
-        GCMOE_RETURN_IF_ERROR(open_folder(path, &folder));
+        // Rank 0 has perhaps made the folder, and not yet given it its mode.
+        if (Status status = open_folder(path, &folder); !status.ok()) {
+            if (++num_refused == kMostRefusals || deadline.passed()) return status;
+        }
         int pid = 0;
         // Somebody listens: the token that stands there now is that session's, or a later one's.
         if (folder.is_open() && connect_to(socket_path(path)).is_open() &&

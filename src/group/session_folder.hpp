@@ -47,6 +47,9 @@ class OwnedFolder {
 // Errors: kBadInput (as above), kStalled (rank 0 has not come in time).
 Status find_session(const std::string& path, const Deadline& deadline, Token* out);
 
+// The folder's name without slashes at its end: behind one a link would be followed.
+std::string folder_name(const std::string& path);
+
 // Path of rank 0's socket.
 std::string socket_path(const std::string& folder);
 

@@ -63,9 +63,9 @@ void wait_for(int socket, short events, const Deadline& deadline) {
 }  // namespace
 
 Deadline::Deadline(double seconds)
-    : never_(seconds <= 0 || seconds >= kForEver),
-      end_(Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                              std::chrono::duration<double>(never_ ? 0 : seconds))) {}
+    : never_(seconds == 0 || seconds >= kForEver),
+      end_(Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(
+                              !never_ && seconds > 0 ? seconds : 0))) {}
 
 double Deadline::left_s() const {
     if (never_) return kForEver;
@@ -96,10 +96,17 @@ bool is_same_user(int socket) {
            peer.uid == ::geteuid();
 }
 
-UniqueFd accept_from(int listener) {
-    UniqueFd socket(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (socket.is_open() && !is_same_user(socket.get())) return {};
-    return socket;
+Status accept_from(int listener, UniqueFd* out) {
+    *out = UniqueFd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (out->is_open()) {
+        if (!is_same_user(out->get())) *out = UniqueFd();
+        return {};
+    }
+    if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+        return {Code::kUnsupported,
+                "a connection cannot be taken: " + std::generic_category().message(errno)};
+    }
+    return {};
 }
 
 UniqueFd connect_to(const std::string& path) {

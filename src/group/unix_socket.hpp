@@ -12,7 +12,7 @@
 
 namespace gcmoe::group {
 
-// When a wait ends. 0 seconds = never.
+// When a wait ends. 0 seconds = never; negative or not a number = it has ended.
 class Deadline {
   public:
     explicit Deadline(double seconds);
@@ -38,8 +38,9 @@ inline constexpr std::size_t kMostPathBytes = 107;
 
 // Errors: kUnsupported with path and reason.
 Status listen_at(const std::string& path, UniqueFd* out);
-// The next connection that waits, if it is of this user; else an empty descriptor.
-UniqueFd accept_from(int listener);
+// The next connection that waits, if it is of this user; else an empty descriptor. Errors:
+// kUnsupported: this process or machine has no more descriptors or memory; the connection waits on.
+Status accept_from(int listener, UniqueFd* out);
 // An empty descriptor if nobody listens there, or the listener is of another user.
 UniqueFd connect_to(const std::string& path);
 

@@ -55,7 +55,7 @@ Status meet(OperatorState* state, group::Offer offer) {
     const std::string& workspace = state->options.workspace;
     offer.subject = fmt::format("workspace '{}'", workspace);
     offer.configuration = group::configuration_of(&group, workspace, state->rank);
-    GCMOE_RETURN_IF_ERROR(state->backend->share_heap(&offer.handle));
+    if (offer.failure.ok()) offer.failure = state->backend->share_heap(&offer.handle);
     PeerMapper mapper(state);
     group::Agreement agreement;
     const auto take = [&mapper](int rank, const SharedHandle& handle) {
@@ -87,8 +87,8 @@ Status restart_with_peers(OperatorState* state, bool move) {
     const layout::StateWords words = read_state(*state);
     state->connected = false;
     state->stalled = true;
-    if (move) GCMOE_RETURN_IF_ERROR(state->backend->move_heap());
     group::Offer offer;
+    if (move) offer.failure = state->backend->move_heap();
     offer.is_reset = true;
     offer.move = move;
     offer.generation = words.generation;

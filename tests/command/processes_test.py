@@ -71,17 +71,21 @@ class ProcessesTest(unittest.TestCase):
     def launching(self, *arguments):
         """A spawned run whose ranks have met and launch, and its ranks' processes."""
         process = start(*LONG, "--ranks", "4", "--spawn", *arguments)
-        wait_until(lambda: len(children_of(process.pid)) == 4)
-        # Every rank has mapped the heaps of all.
+        ranks = self.wait_until_mapped(process, 4)
+        time.sleep(0.2)
+        return process, ranks
+
+    def wait_until_mapped(self, process, num_ranks):
+        """The processes of a spawned run's ranks, when each has mapped the heaps of all."""
         def heaps(pid):
             try:
                 with open(f"/proc/{pid}/maps", encoding="ascii") as file:
                     return file.read().count("memfd:gcmoe-heap")
             except OSError:
                 return 0
-        wait_until(lambda: all(heaps(pid) == 4 for pid in children_of(process.pid)))
-        time.sleep(0.2)
-        return process, children_of(process.pid)
+        wait_until(lambda: len(children_of(process.pid)) == num_ranks)
+        wait_until(lambda: all(heaps(pid) == num_ranks for pid in children_of(process.pid)), 60)
+        return children_of(process.pid)
 
     def test_spawned_ranks_give_the_bits_of_threads(self):
         options = TINY + ["--ranks", "8", "--tokens", "0,1,2,3,4,5,6,7", "--shared"]
@@ -189,6 +193,50 @@ class ProcessesTest(unittest.TestCase):
         process.kill()
         process.communicate()
         wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in ranks))
+
+    def test_survivors_may_work_until_they_notice(self):
+        # Role 2 of rank 0 lasts longer than the deadline and the grace together: it notices that
+        # rank 1 is lost only after its own work, and says so.
+        process = start("--model", "v4-flash", "--reduced", "2", "--experts", "16", "--ranks", "2",
+                        "--tokens", "4096", "--no-verify", "--spawn", "--deadline", "0.5",
+                        "--json", "--compute-units", "1")
+        ranks = self.wait_until_mapped(process, 2)
+        time.sleep(0.5)
+        os.kill(ranks[1], signal.SIGKILL)
+        result = finish(process, timeout=300)
+        self.assertEqual(result.returncode, 3, result.stderr)
+        report = json.loads(result.stdout)
+        self.assertEqual(report["ranks"][0]["exit_code"], 3)
+        self.assertRegex(report["reason"], r"(peer|of) rank 1\b")
+        self.assert_nothing_left()
+
+    def test_a_command_that_ignores_its_childrens_ends(self):
+        # An inherited SIG_IGN of SIGCHLD: the kernel would take the ranks' ends for itself.
+        result = subprocess.run(
+            [COMMAND, "run", *TINY, "--ranks", "2", "--spawn"], check=False, timeout=60,
+            capture_output=True, text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assert_nothing_left()
+
+    def test_ignored_signals_stay_ignored(self):
+        # As under nohup. SIGTERM comes through all the same.
+        process = subprocess.Popen(
+            [COMMAND, "run", *LONG, "--ranks", "2", "--spawn"], text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        self.wait_until_mapped(process, 2)
+        process.send_signal(signal.SIGHUP)
+        with self.assertRaises(subprocess.TimeoutExpired):
+            process.communicate(timeout=3)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(finish(process).returncode, -signal.SIGTERM)
+        self.assert_nothing_left()
+
+    def test_spawn_with_a_value(self):
+        result = run(*TINY, "--ranks", "2", "--spawn=true")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("ranks as processes", result.stdout)
 
     def test_check_judges_suites_through_processes(self):
         result = subprocess.run([COMMAND, "check", "--case", "v4-flash-t4", "--spawn", "--json"],

@@ -1,6 +1,8 @@
 // What ranks say when they meet, as bytes: nothing that is cut short or garbled is taken for a
 // packet, and nobody who sends it disturbs a meeting.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <chrono>
@@ -28,6 +30,7 @@ Hello full_hello() {
     hello.configuration = {{"hidden", "256"}, {"plan", ""}};
     hello.handle_kind = "memfd";
     hello.handle_bytes = std::uint64_t{1} << 40;
+    hello.failure = {Code::kUnsupported, "no memory"};
     return hello;
 }
 
@@ -52,6 +55,8 @@ TEST(Packets, HelloComesBackWhole) {
     EXPECT_EQ(out.configuration, in.configuration);
     EXPECT_EQ(out.handle_kind, in.handle_kind);
     EXPECT_EQ(out.handle_bytes, in.handle_bytes);
+    EXPECT_EQ(out.failure.code(), in.failure.code());
+    EXPECT_EQ(out.failure.message(), in.failure.message());
 }
 
 TEST(Packets, EveryCutIsRefusedAndSoIsATail) {
@@ -91,9 +96,9 @@ TEST(Packets, OneKindIsNotTakenForAnother) {
     EXPECT_FALSE(decode(welcome, &hello));
     EXPECT_FALSE(decode(welcome, &agreed));
     EXPECT_FALSE(decode(welcome, &peer));
-    EXPECT_FALSE(decode_status(welcome, &status));
+    EXPECT_FALSE(decode_status(welcome, PacketKind::kVerdict, &status));
     const Bytes verdict = encode_status(kSelf, PacketKind::kVerdict, {Code::kStalled, "why"});
-    ASSERT_TRUE(decode_status(verdict, &status));
+    ASSERT_TRUE(decode_status(verdict, PacketKind::kVerdict, &status));
     EXPECT_EQ(status.code(), Code::kStalled);
     EXPECT_EQ(status.message(), "why");
     EXPECT_FALSE(decode_welcome(verdict, &left_s));
@@ -140,8 +145,8 @@ TEST(Strangers, DoNotDisturbAMeeting) {
     EXPECT_TRUE(answer_to(folder.path(), Bytes(kMostPacketBytes, 0)).empty());
     Status refusal;
     const Identity of_old_session{1, 2, {{1, 2}}};
-    ASSERT_TRUE(
-        decode_status(answer_to(folder.path(), encode(of_old_session, full_hello())), &refusal));
+    ASSERT_TRUE(decode_status(answer_to(folder.path(), encode(of_old_session, full_hello())),
+                              PacketKind::kVerdict, &refusal));
     EXPECT_EQ(refusal.code(), Code::kBadInput);
     EXPECT_NE(refusal.message().find("rank 1 is refused: it belongs to another session"),
               std::string::npos);
@@ -153,6 +158,65 @@ TEST(Strangers, DoNotDisturbAMeeting) {
     chair.join();
     EXPECT_TRUE(of_zero.ok()) << of_zero.message();
     EXPECT_TRUE(of_one.ok()) << of_one.message();
+}
+
+// Opens descriptors until the process has only `left` more.
+std::vector<UniqueFd> use_up_descriptors(int left) {
+    std::vector<UniqueFd> all;
+    const rlimit most{200, 200};
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &most), 0);
+    for (;;) {
+        UniqueFd one(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+        if (!one.is_open()) break;
+        all.push_back(std::move(one));
+    }
+    all.resize(all.size() - static_cast<std::size_t>(left));
+    return all;
+}
+
+// Rank 0 with few descriptors left, and connections that never say a word.
+test::Outcome chair_besieged(int left, int num_silent, bool rank_1_comes, double* seconds) {
+    const test::ScratchPath folder;
+    test::SharedBoard board;
+    test::RankProcess zero([&](test::Outcome* out) {
+        std::unique_ptr<HostSession> session;
+        out->set(HostSession::open(host(folder.path(), 0), &session));
+        const std::vector<UniqueFd> used = use_up_descriptors(left);
+        board->go[0] = 1;
+        test::SharedBoard::wait(board->go[1], 1);
+        if (out->code == Code::kOk) out->set(meet_alone(session.get()));
+    });
+    EXPECT_TRUE(test::SharedBoard::wait(board->go[0], 1));
+    std::vector<UniqueFd> silent;
+    for (int i = 0; i < num_silent; ++i) silent.push_back(connect_to(socket_path(folder.path())));
+    const auto begin = std::chrono::steady_clock::now();
+    board->go[1] = 1;
+    std::unique_ptr<HostSession> one;
+    if (rank_1_comes) {
+        EXPECT_TRUE(HostSession::open(host(folder.path(), 1), &one).ok());
+        const Status status = meet_alone(one.get());
+        EXPECT_TRUE(status.ok()) << status.message();
+    }
+    test::Outcome outcome = zero.wait();
+    *seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    return outcome;
+}
+
+TEST(Strangers, ThatSayNothingGiveWayToRanks) {
+    for (const int left : {5, 190}) {
+        double seconds = 0;
+        const test::Outcome outcome = chair_besieged(left, 300, true, &seconds);
+        EXPECT_TRUE(outcome.ended) << left;
+        EXPECT_EQ(outcome.code, Code::kOk) << left << ": " << outcome.message;
+    }
+}
+
+TEST(Strangers, WithoutDescriptorsTheChairSaysSoAtOnce) {
+    double seconds = 0;
+    const test::Outcome outcome = chair_besieged(0, 1, false, &seconds);
+    EXPECT_EQ(outcome.code, Code::kUnsupported);
+    EXPECT_EQ(outcome.message, "workspace 'w': a connection cannot be taken: Too many open files");
+    EXPECT_LT(seconds, test::most_seconds(0));
 }
 
 TEST(Strangers, AnotherWireVersionIsNamedToBoth) {
@@ -169,7 +233,7 @@ TEST(Strangers, AnotherWireVersionIsNamedToBoth) {
     header.version = kWireVersion + 1;
     std::memcpy(newer.data(), &header, sizeof(header));
     Status of_newer;
-    ASSERT_TRUE(decode_status(answer_to(folder.path(), newer), &of_newer));
+    ASSERT_TRUE(decode_status(answer_to(folder.path(), newer), PacketKind::kVerdict, &of_newer));
     chair.join();
     EXPECT_EQ(of_zero.code(), Code::kBadConfig);
     EXPECT_EQ(of_zero.message(),

@@ -162,6 +162,41 @@ TEST(Meeting, AnotherVersionIsNamedToAll) {
     }
 }
 
+// Who cannot take part comes all the same, so that nobody waits for it.
+TEST(Meeting, AFailureThatARankBringsIsToldToAll) {
+    for (const int failed : {0, 2}) {
+        const ScratchPath session;
+        std::vector<RankProcess> ranks;
+        const double begin = now_s();
+        for (int rank = 0; rank < 3; ++rank) {
+            ranks.emplace_back([&, rank](Outcome* out) {
+                group::Offer offer;
+                if (rank == failed) offer.failure = {Code::kUnsupported, "no memory"};
+                out->set(come(host(session.path(), rank, 3, 10), std::move(offer)));
+            });
+        }
+        for (RankProcess& rank : ranks) {
+            const Outcome outcome = rank.wait();
+            EXPECT_EQ(outcome.code, Code::kUnsupported);
+            EXPECT_EQ(outcome.message,
+                      "workspace 'w': rank " + std::to_string(failed) + ": no memory");
+        }
+        EXPECT_LT(now_s() - begin, most_seconds(0));
+    }
+}
+
+TEST(Meeting, ALongConfigurationIsRefusedWithItsSize) {
+    const ScratchPath session;
+    RankProcess zero([&](Outcome* out) { out->set(come(host(session.path(), 0, 2, 1), {})); });
+    group::Offer offer;
+    offer.configuration = {{"plan", std::string(70000, 'p')}};
+    const double begin = now_s();
+    expect_refused(come(host(session.path(), 1, 2, 10), std::move(offer)), Code::kBadInput,
+                   {"workspace 'w'", "rank 1 makes a packet of 70", "at most 65536"});
+    EXPECT_LT(now_s() - begin, most_seconds(0));
+    EXPECT_EQ(zero.wait().code, Code::kStalled);
+}
+
 // ---- who does not come, and who goes
 
 TEST(Rendezvous, RankThatNeverComesIsNamedToAll) {
@@ -306,6 +341,53 @@ TEST_F(Folder, LinksAndFilesAreRefused) {
     std::filesystem::remove(session_.path());
     std::ofstream(session_.path()) << "mine";
     expect_both_refuse({session_.path(), "is no folder"});
+}
+
+// A slash at the end makes the kernel follow a link; the same name without it does not exist, and
+// cannot be made.
+TEST_F(Folder, LinksWithASlashAreRefused) {
+    for (const char* target : {"/tmp", "/nonexistent/session"}) {
+        std::filesystem::create_directory_symlink(target, session_.path());
+        for (const char* slashes : {"/", "//"}) {
+            for (const int rank : {0, 1}) {
+                RankProcess process([&](Outcome* out) {
+                    out->set(come(host(session_.path() + slashes, rank, 2, 0.2), {}));
+                });
+                const Outcome outcome = process.wait(5);
+                EXPECT_EQ(outcome.code, Code::kBadInput) << target << slashes << rank;
+                EXPECT_NE(outcome.message.find("is no folder"), std::string::npos)
+                    << outcome.message;
+            }
+        }
+        std::filesystem::remove(session_.path());
+    }
+}
+
+TEST_F(Folder, SlashesAtTheEndNameTheSameFolder) {
+    RankProcess zero(
+        [&](Outcome* out) { out->set(come(host(session_.path() + "//", 0, 2, 5), {})); });
+    RankProcess one([&](Outcome* out) { out->set(come(host(session_.path(), 1, 2, 5), {})); });
+    EXPECT_EQ(zero.wait().code, Code::kOk);
+    EXPECT_EQ(one.wait().code, Code::kOk);
+    EXPECT_FALSE(session_.exists());
+}
+
+// The mode that a parent or the umask gives to what is made there is not the user's doing.
+TEST_F(Folder, ParentsAndMasksDoNotMatter) {
+    ASSERT_EQ(::mkdir(session_.path().c_str(), 0700), 0);
+    ASSERT_EQ(::chmod(session_.path().c_str(), 02775), 0);
+    const std::string path = session_.path() + "/inner";
+    for (const mode_t mask : {0, 022, 0177, 0277}) {
+        RankProcess zero([&](Outcome* out) {
+            ::umask(mask);
+            out->set(come(host(path, 0, 2, 5), {}));
+        });
+        RankProcess one([&](Outcome* out) { out->set(come(host(path, 1, 2, 5), {})); });
+        const Outcome outcome = zero.wait();
+        EXPECT_EQ(outcome.code, Code::kOk) << outcome.message;
+        EXPECT_EQ(one.wait().code, Code::kOk);
+        EXPECT_FALSE(std::filesystem::exists(path));
+    }
 }
 
 TEST_F(Folder, OfAnotherUserIsRefused) {

@@ -50,6 +50,11 @@ Status gather_case(const reference::RankOutputs& own, CaseRun* run, CaseReport* 
     for (std::size_t rank = 1; rank < all.size(); ++rank) {
         RankResult& one = all[rank];
         if (!one.difference.empty()) note_failure(run, rank, one.difference);
+        // A rank that failed sends nothing.
+        if (!one.stages.act.empty() || !one.stages.y.empty()) {
+            GCMOE_RETURN_IF_ERROR(check_stages(run->shape, run->suite_case.capacity,
+                                               run->inputs[rank].num_tokens, true, one.stages));
+        }
         report->launch_s = std::max(report->launch_s, one.launch_s);
         report->laps = std::max(report->laps, one.statistics.laps);
         *can_judge = *can_judge && !one.stages.act.empty();

@@ -5,8 +5,10 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <system_error>
@@ -24,6 +26,14 @@ Status make_pipe(UniqueFd* read_end, UniqueFd* write_end) {
     }
     *read_end = UniqueFd(ends[0]);
     *write_end = UniqueFd(ends[1]);
+    for (UniqueFd* end : {read_end, write_end}) {
+        // Somebody has closed a standard stream: its number must stay free for the child's.
+        if (end->get() > STDERR_FILENO) continue;
+        *end = UniqueFd(::fcntl(end->get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
+        if (!end->is_open()) {
+            return {Code::kUnsupported, "no pipe: " + std::generic_category().message(errno)};
+        }
+    }
     return {};
 }
 
@@ -45,6 +55,7 @@ Status make_pipe(UniqueFd* read_end, UniqueFd* write_end) {
 std::string ChildProcess::end_text() const {
     if (!has_ended) return "runs";
     if (exit_code >= 0) return fmt::format("exit {}", exit_code);
+    if (signal == 0) return "an end that nobody saw";
     return fmt::format("signal {} ({})", signal, ::strsignal(signal));
 }
 
@@ -93,11 +104,27 @@ bool drain(UniqueFd* stream, std::string* text) {
     return false;
 }
 
+double processor_seconds(const ChildProcess& child) {
+    clockid_t clock{};
+    timespec used{};
+    if (child.has_ended || ::clock_getcpuclockid(child.pid, &clock) != 0 ||
+        ::clock_gettime(clock, &used) != 0) {
+        return 0;
+    }
+    return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) * 1e-9;
+}
+
 void reap(std::vector<ChildProcess>* children) {
+    const auto has_ended = [](const ChildProcess& child) { return child.has_ended; };
+    int num_ended = static_cast<int>(std::count_if(children->begin(), children->end(), has_ended));
     for (ChildProcess& child : *children) {
+        if (child.has_ended) continue;
         int state = 0;
-        if (child.has_ended || ::waitpid(child.pid, &state, WNOHANG) != child.pid) continue;
+        const pid_t found = ::waitpid(child.pid, &state, WNOHANG);
+        if (found == 0 || (found < 0 && errno != ECHILD)) continue;
         child.has_ended = true;
+        child.end_order = num_ended++;
+        if (found < 0) continue;  // somebody else has taken it
         if (WIFEXITED(state)) child.exit_code = WEXITSTATUS(state);
         if (WIFSIGNALED(state)) child.signal = WTERMSIG(state);
     }

@@ -18,8 +18,10 @@ struct ChildProcess {
     std::string out_text;
     std::string err_text;
     bool has_ended = false;
-    int exit_code = -1;  // -1: ended by `signal`
-    int signal = 0;
+    int exit_code = -1;      // -1: ended by `signal`
+    int signal = 0;          // 0 with exit_code -1: nobody saw how it ended
+    int end_order = 0;       // how many others had ended before
+    bool was_ended = false;  // told to end by this process: its end is nobody's reason
 
     // "exit 3", "signal 9 (Killed)".
     [[nodiscard]] std::string end_text() const;
@@ -33,6 +35,9 @@ Status start_child(const std::vector<std::string>& arguments, ChildProcess* out)
 
 // Reads what is there; true while the stream goes on.
 bool drain(UniqueFd* stream, std::string* text);
+
+// Seconds of processor time that a child has used; 0 once it has ended.
+double processor_seconds(const ChildProcess& child);
 
 // Takes note of children that have ended.
 void reap(std::vector<ChildProcess>* children);

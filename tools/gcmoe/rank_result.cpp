@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cpu/shared_memory.hpp"
+#include "gcmoe_version.hpp"
 
 namespace gcmoe::cli {
 namespace {
@@ -93,8 +94,9 @@ Status read_result(const SharedHandle& handle, RankResult* out) {
     GCMOE_RETURN_IF_ERROR(cpu::SharedMemory::map(handle, handle.bytes, &memory));
     Reader reader{memory.data(), memory.size()};
     visit_fields(out, [&reader](auto* field) { reader(field); });
-    if (reader.whole) return {};
-    return {Code::kInternal, "a rank's result is cut short"};
+    if (reader.whole && reader.left == 0) return {};
+    return {Code::kBadInput,
+            fmt::format("a rank's result of {} bytes is not as long as it says", memory.size())};
 }
 
 Status share_result(const RankResult& result, SharedHandle* out) {
@@ -140,11 +142,42 @@ reference::RankStages copy_stages(const Shape& shape, int num_tokens,
     return stages;
 }
 
+Status check_stages(const Shape& shape, int max_tokens, int num_tokens, bool has_stages,
+                    const reference::RankStages& stages) {
+    const std::size_t tokens = has_stages ? size_of(max_tokens) : 0;
+    const std::size_t slots = tokens * size_of(shape.topk);
+    const std::size_t all_slots = slots * size_of(shape.num_ranks);
+    const std::size_t hidden = size_of(shape.hidden);
+    const std::size_t shared = size_of(shape.shared_inter);
+    const struct {
+        const char* name;
+        std::size_t found;
+        std::size_t wanted;
+    } sizes[] = {
+        {"max_tokens", size_of(stages.max_tokens), tokens},
+        {"num_tokens", size_of(stages.num_tokens), size_of(num_tokens)},
+        {"act", stages.act.size(), all_slots * size_of(shape.inter)},
+        {"act_scale", stages.act_scale.size(), all_slots * size_of(shape.inter / 128)},
+        {"combine", stages.combine.size(), slots * hidden},
+        {"shared_act", stages.shared_act.size(), tokens * shared},
+        {"shared_act_scale", stages.shared_act_scale.size(), tokens * (shared / 128)},
+        {"shared_row", stages.shared_row.size(), shared > 0 ? tokens * hidden : 0},
+        {"y", stages.y.size(), size_of(num_tokens) * hidden},
+    };
+    for (const auto& one : sizes) {
+        if (one.found == one.wanted) continue;
+        return {Code::kBadInput, fmt::format("a rank's result: {} is {} where this process has {}",
+                                             one.name, one.found, one.wanted)};
+    }
+    return {};
+}
+
 Status gather_results(RankResult own, HostSession* session, std::vector<RankResult>* all) {
     group::Offer offer;
     offer.subject = "results";
+    offer.configuration = {{"build", fmt::format("{} ({})", kVersion, kCommit)}};
     const bool collects = session->options().rank == 0;
-    if (!collects) GCMOE_RETURN_IF_ERROR(share_result(own, &offer.handle));
+    if (!collects) offer.failure = share_result(own, &offer.handle);
     std::vector<RankResult> results;
     if (collects) results.resize(size_of(session->options().num_ranks));
     Status taken;
@@ -162,6 +195,7 @@ Status meet_ranks(const std::string& subject, group::Configuration fields, HostS
     group::Offer offer;
     offer.subject = subject;
     offer.configuration = std::move(fields);
+    offer.configuration.emplace_back("build", fmt::format("{} ({})", kVersion, kCommit));
     GCMOE_RETURN_IF_ERROR(meet(
         std::move(offer), [](int, const SharedHandle&) {}, session));
     return session->start({});

@@ -24,6 +24,11 @@ struct RankResult {
 reference::RankStages copy_stages(const Shape& shape, int num_tokens,
                                   const reference::RankOutputs& from);
 
+// Sizes of what a peer sent, not believed: y of `num_tokens` tokens, and every stage or none.
+// Errors: kBadInput with both sizes.
+Status check_stages(const Shape& shape, int max_tokens, int num_tokens, bool has_stages,
+                    const reference::RankStages& stages);
+
 // Collective over a host group. On rank 0 `all` gets every rank's result, its own too; elsewhere it
 // stays empty. Errors: those of a meeting, kUnsupported (no shared memory).
 Status gather_results(RankResult own, group::HostSession* session, std::vector<RankResult>* all);

@@ -361,6 +361,9 @@ Status gather_ranks(const RunOptions& options, LayerRun* run) {
     run->gathered.resize(run->ops.size());
     for (std::size_t peer = 1; peer < all.size(); ++peer) {
         RankResult& result = all[peer];
+        GCMOE_RETURN_IF_ERROR(check_stages(run->layer.shape, run->capacity,
+                                           run->inputs[peer].num_tokens, !options.no_verify,
+                                           result.stages));
         std::copy(result.stages.y.begin(), result.stages.y.end(), run->outputs[peer].y.begin());
         run->gathered[peer] = std::move(result.stages);
         run->statistics[peer] = std::move(result.statistics);

@@ -7,11 +7,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <system_error>
+#include <tuple>
 #include <vector>
 
 #include "child_process.hpp"
@@ -22,8 +25,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// After a rank has failed, the others have their deadline and this long for their reports.
+// After a rank has failed and the others have stopped working, they have the longest wait of a rank
+// and this long for their reports.
 constexpr double kGraceSeconds = 2;
+constexpr double kLongestWait = 1.125;  // in deadlines: waits behind the counts
+// Ranks that use less of a processor than this per look at them are not working.
+constexpr double kWorkSeconds = 0.001;
+constexpr std::chrono::milliseconds kLook{250};
 // Between asking a rank to end and making it.
 constexpr double kTermSeconds = 1;
 constexpr int kPassedOn[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
@@ -60,7 +68,7 @@ std::vector<std::string> rank_arguments(const SpawnRequest& request, int rank,
     std::ifstream file("/proc/self/cmdline", std::ios::binary);
     std::vector<std::string> words;
     for (std::string word; std::getline(file, word, '\0');) {
-        if (word != "--spawn") words.push_back(word);
+        if (word != "--spawn" && word.rfind("--spawn=", 0) != 0) words.push_back(word);
     }
     const std::string last[] = {"--ranks",   std::to_string(request.num_ranks),
                                 "--rank",    std::to_string(rank),
@@ -69,18 +77,35 @@ std::vector<std::string> rank_arguments(const SpawnRequest& request, int rank,
     return words;
 }
 
-// Signals that would end this process come as bytes instead, until the ranks have ended.
+// Signals that would end this process come as bytes instead, until the ranks have ended. What it
+// was started to ignore (nohup) it goes on ignoring; but it hears of its children's ends.
 class SignalStream {
   public:
     SignalStream() {
         ::sigemptyset(&caught_);
-        for (const int number : kPassedOn) ::sigaddset(&caught_, number);
+        for (const int number : kPassedOn) {
+            struct sigaction now {};
+            const bool is_ignored =
+                ::sigaction(number, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
+            if (!is_ignored) ::sigaddset(&caught_, number);
+        }
         ::sigprocmask(SIG_BLOCK, &caught_, &before_);
-        stream_ = UniqueFd(::signalfd(-1, &caught_, SFD_CLOEXEC | SFD_NONBLOCK));
+        struct sigaction plain {};
+        plain.sa_handler = SIG_DFL;
+        ::sigaction(SIGCHLD, &plain, &child_before_);
     }
     SignalStream(const SignalStream&) = delete;
     SignalStream& operator=(const SignalStream&) = delete;
-    ~SignalStream() { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
+    ~SignalStream() {
+        ::sigaction(SIGCHLD, &child_before_, nullptr);
+        ::sigprocmask(SIG_SETMASK, &before_, nullptr);
+    }
+    Status open() {
+        stream_ = UniqueFd(::signalfd(-1, &caught_, SFD_CLOEXEC | SFD_NONBLOCK));
+        if (stream_.is_open()) return {};
+        return {Code::kUnsupported,
+                "--spawn: no stream of signals: " + std::generic_category().message(errno)};
+    }
     [[nodiscard]] int descriptor() const { return stream_.get(); }
     // The next signal, or 0.
     [[nodiscard]] int take() const {
@@ -92,6 +117,7 @@ class SignalStream {
   private:
     sigset_t caught_{};
     sigset_t before_{};
+    struct sigaction child_before_ {};
     UniqueFd stream_;
 };
 
@@ -120,13 +146,15 @@ class Ranks {
             if (const int number = signals.take(); number != 0) {
                 send(number);
                 passed_on = number;
+                may_go_on_ = false;
                 end_by(kGraceSeconds);
             }
             const auto failed = [](const ChildProcess& child) {
                 return child.has_ended && child.exit_code != kExitDone;
             };
             if (std::any_of(children_.begin(), children_.end(), failed)) {
-                end_by(request_.deadline_s + kGraceSeconds);
+                end_by(kLongestWait * request_.deadline_s + kGraceSeconds);
+                if (may_go_on_) extend_while_working();
             }
             force_end();
         }
@@ -167,8 +195,24 @@ class Ranks {
         end_ = Clock::now() +
                std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
     }
+    // A rank notices that another one is lost when it next waits for it: the work before that may
+    // last longer than any wait. Without a deadline it never notices.
+    void extend_while_working() {
+        const Clock::time_point now = Clock::now();
+        if (request_.deadline_s <= 0 || now < next_look_) return;
+        next_look_ = now + kLook;
+        double used = 0;
+        for (const ChildProcess& child : children_) used += processor_seconds(child);
+        if (used - used_ >= kWorkSeconds) {
+            has_end_ = false;
+            end_by(kLongestWait * request_.deadline_s + kGraceSeconds);
+        }
+        used_ = used;
+    }
     void force_end() {
         if (!has_end_ || Clock::now() < end_) return;
+        may_go_on_ = false;
+        for (ChildProcess& child : children_) child.was_ended |= !child.has_ended;
         send(was_asked_ ? SIGKILL : SIGTERM);
         was_asked_ = true;
         has_end_ = false;
@@ -179,7 +223,10 @@ class Ranks {
     std::vector<ChildProcess> children_;
     bool has_end_ = false;
     bool was_asked_ = false;
+    bool may_go_on_ = true;
     Clock::time_point end_;
+    Clock::time_point next_look_;
+    double used_ = 0;  // of processors, by the ranks that run, at the last look
 };
 
 // What a rank's end means for all.
@@ -212,12 +259,14 @@ std::string reason_of(const std::vector<ChildProcess>& children) {
             return word;
         }
     }
-    for (std::size_t rank = 0; rank < children.size(); ++rank) {
-        if (children[rank].exit_code != kExitDone) {
-            return fmt::format("rank {} ended with {}", rank, children[rank].end_text());
-        }
-    }
-    return {};
+    const auto is_before = [](const ChildProcess& one, const ChildProcess& other) {
+        const auto key = [](const ChildProcess& child) {
+            return std::tuple(child.exit_code == kExitDone, child.was_ended, child.end_order);
+        };
+        return key(one) < key(other);
+    };
+    const auto first = std::min_element(children.begin(), children.end(), is_before);
+    return fmt::format("rank {} ended with {}", first - children.begin(), first->end_text());
 }
 
 bool all_say_the_same(const std::vector<ChildProcess>& children) {
@@ -266,7 +315,8 @@ bool has_report(const std::vector<ChildProcess>& children) {
 Status spawn_ranks(const SpawnRequest& request, int* exit_code) {
     int passed_on = 0;
     {
-        const SignalStream signals;
+        SignalStream signals;
+        GCMOE_RETURN_IF_ERROR(signals.open());
         PrivateFolder folder;
         GCMOE_RETURN_IF_ERROR(folder.make());
         Ranks ranks(request);
