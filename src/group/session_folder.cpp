@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cinttypes>
 #include <cstdio>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -22,6 +23,7 @@ constexpr mode_t kFileMode = 0600;
 constexpr const char* kTokenFile = "token";
 constexpr const char* kFreshTokenFile = "token.new";
 constexpr const char* kSocketFile = "rank0";
+constexpr ssize_t kMostTokenBytes = 45;  // 32 digits, a process number, a space, a newline
 constexpr std::chrono::milliseconds kRetry{5};
 constexpr int kMostRefusals = 4;
 // Each failed try is a session that has just ended.
@@ -86,6 +88,25 @@ bool read_token(int folder, Token* token, int* pid) {
     if (!file.is_open() || ::read(file.get(), text, sizeof(text) - 1) <= 0) return false;
     return std::sscanf(text, "%16" SCNx64 "%16" SCNx64 " %d", &token->words[0], &token->words[1],
                        pid) == 3;
+}
+
+// A name that sessions use is free, or what a session left there: a socket, or a short file of hex
+// digits. Anything else is the user's and stays.
+Status check_name(const std::string& path, int folder, const char* name) {
+    struct stat info {};
+    if (::fstatat(folder, name, &info, AT_SYMLINK_NOFOLLOW) != 0) return {};
+    bool is_ours = S_ISSOCK(info.st_mode);
+    if (name != kSocketFile) {
+        const UniqueFd file(::openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+        char text[kMostTokenBytes + 1] = {};
+        const ssize_t bytes = file.is_open() ? ::read(file.get(), text, sizeof(text)) : -1;
+        is_ours = S_ISREG(info.st_mode) && bytes >= 0 && bytes <= kMostTokenBytes &&
+                  std::string_view(text, static_cast<std::size_t>(bytes))
+                          .find_first_not_of("0123456789abcdef \n") == std::string_view::npos;
+    }
+    if (is_ours) return {};
+    return refuse(
+        path, fmt::format("holds '{}', which no session has written: choose another one", name));
 }
 
 // Written beside and renamed: a reader sees a whole one.
@@ -156,6 +177,9 @@ Status OwnedFolder::open(const std::string& path, bool keep_token, OwnedFolder* 
     int pid = 0;
     if (keep_token && !read_token(folder, &owned.token_, &pid)) {
         return refuse(path, "holds no session in which rank 0 could be replaced");
+    }
+    for (const char* name : {kSocketFile, kTokenFile, kFreshTokenFile}) {
+        GCMOE_RETURN_IF_ERROR(check_name(path, folder, name));
     }
     owned.path_ = path;  // from here on the destructor clears it
     if (!keep_token) GCMOE_RETURN_IF_ERROR(draw_random(&owned.token_, sizeof(owned.token_)));

@@ -445,6 +445,26 @@ TEST_F(Folder, FilesOfTheUserStay) {
     EXPECT_FALSE(std::filesystem::exists(session_.path() + "/token"));
 }
 
+// Names that a session uses, in a folder where the user keeps something else under them.
+TEST_F(Folder, FilesOfTheUserAreNotTakenForASessions) {
+    for (const char* name : {"token", "token.new", "rank0"}) {
+        ASSERT_EQ(::mkdir(session_.path().c_str(), 0700), 0);
+        const std::string file = session_.path() + "/" + name;
+        std::ofstream(file) << "API-KEY\n";
+        RankProcess process(
+            [&](Outcome* out) { out->set(come(host(session_.path(), 0, 2, 0.2), {})); });
+        const Outcome outcome = process.wait(5);
+        EXPECT_EQ(outcome.code, Code::kBadInput) << name;
+        EXPECT_NE(outcome.message.find("which no session has written"), std::string::npos)
+            << outcome.message;
+        std::ifstream kept(file);
+        std::string text;
+        std::getline(kept, text);
+        EXPECT_EQ(text, "API-KEY") << name;
+        std::filesystem::remove_all(session_.path());
+    }
+}
+
 TEST_F(Folder, TokenIsPrivateAndNewForEverySession) {
     std::string tokens[2];
     for (std::string& token : tokens) {
