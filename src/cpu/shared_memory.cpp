@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <fstream>
 #include <string>
@@ -25,23 +26,50 @@ Status refuse(const std::string& what) {
     return {Code::kBadConfig, "shared memory of a peer: " + what};
 }
 
-// Bytes that the machine can give without pushing out anything; 0 = it does not say.
-std::uint64_t available_bytes() {
+constexpr std::uint64_t kNoLimit = ~std::uint64_t{0};
+
+// Bytes that the machine can give without pushing out anything.
+std::uint64_t machine_bytes() {
     std::ifstream file("/proc/meminfo");
     for (std::string word; file >> word;) {
         std::uint64_t kib = 0;
         if (word == "MemAvailable:" && file >> kib) return kib * 1024;
     }
-    return 0;
+    return kNoLimit;
+}
+
+// Bytes that the control group (a container's limit) leaves; "max" and no group: no limit.
+std::uint64_t group_bytes() {
+    std::uint64_t limit = 0;
+    std::uint64_t used = 0;
+    if (!(std::ifstream("/sys/fs/cgroup/memory.max") >> limit)) return kNoLimit;
+    if (!(std::ifstream("/sys/fs/cgroup/memory.current") >> used)) return kNoLimit;
+    return limit > used ? limit - used : 0;
 }
 
 // A file of memory without a limit of its own would be filled until the kernel ends processes.
 Status check_available(std::uint64_t bytes) {
-    const std::uint64_t available = available_bytes();
-    if (available == 0 || bytes <= available) return {};
+    const std::uint64_t available = std::min(machine_bytes(), group_bytes());
+    if (bytes <= available) return {};
     return {
         Code::kUnsupported,
         fmt::format("{} bytes of shared memory: the machine has {} available", bytes, available)};
+}
+
+// In slices, and before each one a look at what is left: ranks that start together take from the
+// same memory.
+Status allocate(int fd, std::uint64_t bytes) {
+    constexpr std::uint64_t kSlice = 256ULL << 20;
+    for (std::uint64_t at = 0; at < bytes; at += kSlice) {
+        GCMOE_RETURN_IF_ERROR(check_available(bytes - at));
+        const std::uint64_t slice = std::min(kSlice, bytes - at);
+        int error = EINTR;
+        while (error == EINTR) {
+            error = ::posix_fallocate(fd, static_cast<off_t>(at), static_cast<off_t>(slice));
+        }
+        if (error != 0) return fail(bytes, "cannot be had", error);
+    }
+    return {};
 }
 
 Status map_bytes(int fd, std::uint64_t bytes, std::uint8_t** out) {
@@ -54,14 +82,11 @@ Status map_bytes(int fd, std::uint64_t bytes, std::uint8_t** out) {
 }  // namespace
 
 Status SharedMemory::create(std::uint64_t bytes, SharedMemory* out) {
-    GCMOE_RETURN_IF_ERROR(check_available(bytes));
     SharedMemory made;
     made.fd_ = UniqueFd(::memfd_create("gcmoe-heap", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (!made.fd_.is_open()) return fail(bytes, "cannot be made", errno);
     const int fd = made.fd_.get();
-    if (const int error = ::posix_fallocate(fd, 0, static_cast<off_t>(bytes)); error != 0) {
-        return fail(bytes, "cannot be had", error);
-    }
+    GCMOE_RETURN_IF_ERROR(allocate(fd, bytes));
     if (::fcntl(fd, F_ADD_SEALS, kSizeSeals | F_SEAL_SEAL) != 0) {
         return fail(bytes, "cannot be sealed", errno);
     }

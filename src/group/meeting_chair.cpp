@@ -133,9 +133,7 @@ void MeetingChair::seat(UniqueFd socket, const Deadline& deadline) {
     if (header.rank < 1 || header.rank >= self_.num_ranks || !decode(bytes, &hello)) return;
     Seat& own = seats_[static_cast<std::size_t>(header.rank)];
     if (own.is_taken && !own.has_left) {
-        // A rank that was replaced and has woken up is still in the session before.
-        const bool is_newer = protocol::generation_distance(hello.session, own.hello.session) > 0;
-        if (!is_newer) {
+        if (!takes_place_of(hello, own.hello)) {
             return refuse(fmt::format("process {} has its place (this is process {})",
                                       own.hello.pid, hello.pid));
         }

@@ -3,6 +3,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "protocol/words.hpp"
+
 namespace gcmoe::group {
 namespace {
 
@@ -232,6 +234,11 @@ bool is_from(const Bytes& bytes, const Identity& sender) {
     return decode_header(bytes, &header) && header.version == kWireVersion &&
            header.rank == sender.rank && header.num_ranks == sender.num_ranks &&
            header.token == sender.token;
+}
+
+bool takes_place_of(const Hello& comer, const Hello& seated) {
+    return comer.is_reset && seated.is_reset &&
+           protocol::generation_distance(comer.session, seated.session) > 0;
 }
 
 }  // namespace gcmoe::group

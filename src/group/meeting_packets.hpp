@@ -61,6 +61,11 @@ struct Hello {
     Status failure;  // why the rank cannot take part: it comes to tell the others
 };
 
+// Two processes come as the same rank: `comer` takes the place of `seated` only if it is ahead in
+// the workspace's sessions. Then `seated` was replaced once and has woken up. A process that is new
+// to the workspace has no session yet: nobody takes its place, and it takes nobody's.
+[[nodiscard]] bool takes_place_of(const Hello& comer, const Hello& seated);
+
 struct Agreed {
     bool is_restart = false;  // of a workspace that some rank knows already
     std::uint32_t generation = 0;

@@ -2,7 +2,10 @@
 // packet, and nobody who sends it disturbs a meeting.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -11,6 +14,8 @@
 
 #include "group/host_session.hpp"
 #include "group/meeting_packets.hpp"
+#include "group/session_folder.hpp"
+#include "group/unix_socket.hpp"
 #include "rank_process.hpp"
 
 namespace gcmoe::group {
@@ -217,6 +222,50 @@ TEST(Strangers, WithoutDescriptorsTheChairSaysSoAtOnce) {
     EXPECT_EQ(outcome.code, Code::kUnsupported);
     EXPECT_EQ(outcome.message, "workspace 'w': a connection cannot be taken: Too many open files");
     EXPECT_LT(seconds, test::most_seconds(0));
+}
+
+// The kernel's word for who is at the other end, where a folder's mode does not keep others out.
+TEST(Sockets, OfAnotherUserAreClosedOnBothSides) {
+    if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+    const test::ScratchPath folder;
+    ASSERT_EQ(::mkdir(folder.path().c_str(), 0755), 0);
+    const std::string path = socket_path(folder.path());
+    UniqueFd listener;
+    ASSERT_TRUE(listen_at(path, &listener).ok());
+    ASSERT_EQ(::chmod(path.c_str(), 0777), 0);
+    for (const uid_t user : {uid_t{0}, uid_t{65534}}) {
+        test::RankProcess process([&](test::Outcome* out) {
+            if (::setresuid(user, user, user) != 0) ::raise(SIGKILL);
+            const bool is_open = connect_to(path).is_open();
+            out->set(is_open ? Status() : Status(Code::kUnsupported, "not the same user"));
+        });
+        const test::Outcome outcome = process.wait(5);
+        EXPECT_EQ(outcome.code, user == 0 ? Code::kOk : Code::kUnsupported) << user;
+        UniqueFd socket;
+        ASSERT_TRUE(accept_from(listener.get(), &socket).ok());
+        EXPECT_EQ(socket.is_open(), user == 0) << user;
+    }
+}
+
+// A process that was replaced and has woken up, its replacement (new to the workspace, whose
+// session is the start value), and a member of the session that is.
+TEST(Seats, OfAReplacementAreNotTakenByAWokenProcess) {
+    const auto of_session = [](bool is_reset, std::uint32_t session) {
+        Hello hello;
+        hello.is_reset = is_reset;
+        hello.session = session;
+        return hello;
+    };
+    const Hello replacement = of_session(false, 1);
+    const Hello woken = of_session(true, 3);
+    const Hello member = of_session(true, 4);
+    EXPECT_FALSE(takes_place_of(woken, replacement));
+    EXPECT_FALSE(takes_place_of(member, replacement));
+    EXPECT_FALSE(takes_place_of(replacement, woken));
+    EXPECT_FALSE(takes_place_of(woken, member));
+    EXPECT_FALSE(takes_place_of(member, member));
+    EXPECT_TRUE(takes_place_of(member, woken));
+    EXPECT_TRUE(takes_place_of(of_session(true, 1), of_session(true, 0xFFFFFFFFU)));  // wraps
 }
 
 TEST(Strangers, AnotherWireVersionIsNamedToBoth) {
