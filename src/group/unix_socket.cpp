@@ -103,8 +103,10 @@ Status accept_from(int listener, UniqueFd* out) {
         return {};
     }
     if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-        return {Code::kUnsupported,
-                "a connection cannot be taken: " + std::generic_category().message(errno)};
+        // Not through std::error_category: UBSan needs a descriptor to judge a virtual call.
+        char text[128];
+        return {Code::kUnsupported, std::string("a connection cannot be taken: ") +
+                                        ::strerror_r(errno, text, sizeof(text))};
     }
     return {};
 }
