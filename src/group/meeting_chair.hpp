@@ -1,6 +1,7 @@
 // Rank 0's side of a meeting: seats every rank, judges what they bring, hands everyone everyone's
-// memory, and lets all go on at once or none. Whatever goes wrong, all who came hear the same
-// sentence.
+// memory, and lets all go on or none, as far as its last word reaches them: who does not hear it in
+// time gives up, and the others find that out by the next launch's deadline. Whatever goes wrong
+// before, all who came hear the same sentence.
 #pragma once
 
 #include <string>

@@ -112,6 +112,7 @@ __device__ __forceinline__ bool copy_row(const GpuLaunch& gpu, const Launch& lau
         const std::uint32_t left = gpu.hidden - first;
         const std::uint32_t bytes = left < kRowPiece ? left : kRowPiece;
         if (first != 0 && leader) ask_piece(*buffer, codes + first, bytes);
+        // No deadline: the copy engine ends every copy, or the launch with a fault.
         while (!ptx::mbarrier_try_wait(buffer->arrived, buffer->phase)) {
         }
         buffer->phase ^= 1;
