@@ -247,7 +247,7 @@ struct MathRings {
 };
 
 // Most tokens for which a chunk is decoded while the last one's chain runs.
-inline constexpr std::uint32_t kAheadTokens = 40;
+inline constexpr std::uint32_t kAheadTokens = 48;
 
 // FP4 with row factors, FP32 activation scales: all of K for one task. sum (kN / 2): rows g and
 // g + 8 of this thread's slab, see ptx/wgmma.cuh. At most kAheadTokens.
@@ -285,41 +285,53 @@ __device__ __forceinline__ void run_main_loop(const MathRings<kMaxRows>& rings,
     }
 }
 
+// One chunk of more than kAheadTokens: one chain, or two of 32 for 64 tokens: the tensor core takes
+// as long, and the partial sums need half the registers. `between` while the first one runs.
+template <std::uint32_t kN, class Between>
+__device__ __forceinline__ void add_wide_chunk(ChunkOperands* operands, std::uint32_t descriptor,
+                                               std::uint32_t scales, const MathThread& me,
+                                               float* sum, const Between& between) {
+    constexpr std::uint32_t kChain = kN == 64 ? 32 : kN;
+    add_chunk<kChain>(operands, descriptor, scales, me, sum, between);
+    if constexpr (kN > kChain) {
+        add_chunk<kN - kChain>(operands, at_token(descriptor, kChain), scales + 4 * kChain, me,
+                               sum + kChain / 2, [] {});
+    }
+}
+
 // The same for more tokens than kAheadTokens: the registers do not hold two chunks' operands, so a
-// chunk's words are read while the last chain runs, but decoded after it. 64 tokens are two chains
-// of 32, one after the other: the tensor core takes as long, and the partial sums need half the
-// registers.
+// chunk's words are read while the last chain runs, but decoded after it.
 template <std::uint32_t kN, std::uint32_t kMaxRows>
 __device__ __forceinline__ void run_wide_loop(const MathRings<kMaxRows>& rings,
                                               std::uint32_t chunks, float* sum) {
-    constexpr std::uint32_t kChain = kN == 64 ? 32 : kN;
     const MathThread& me = rings.me;
+    ChunkOperands operands;
     rings.wait_weights();
     TileWords words = read_tile<false>(rings.tile(0), me);
-    for (std::uint32_t chunk = 0; chunk < chunks; ++chunk) {
-        const std::uint32_t in_pair = chunk % kPair;
-        const bool ends_pair = in_pair == kPair - 1 || chunk + 1 == chunks;
-        ChunkOperands operands;
+    std::uint32_t left = chunks;
+    for (; left >= kPair; left -= kPair) {
+        const std::uint32_t tokens = rings.tokens();
         decode_tile<false>(words, &operands);
-        if (ends_pair) rings.release_weights();
-        const std::uint32_t tokens = at_chunk<kMaxRows>(rings.tokens(), in_pair);
-        if (in_pair == 0) rings.wait_tokens();
-        float part[kChain / 2];
-        issue<kChain, false, 4>(operands, 0, tokens, part);
-        if (chunk + 1 < chunks) {
-            if (ends_pair) rings.wait_weights();
-            words = read_tile<false>(rings.tile(ends_pair ? 0 : 1), me);
-        }
-        ptx::wgmma_wait<0>();
-        keep_operands(&operands);
-        promote<kChain>(part, rings.scales(in_pair), me, sum);
-        if constexpr (kN > kChain) {
-            issue<kN - kChain, false, 4>(operands, 0, at_token(tokens, kChain), part);
-            ptx::wgmma_wait<0>();
-            keep_operands(&operands);
-            promote<kN - kChain>(part, rings.scales(in_pair) + 4 * kChain, me, sum + kChain / 2);
-        }
-        if (ends_pair) rings.release_tokens();
+        rings.wait_tokens();
+        add_wide_chunk<kN>(&operands, tokens, rings.scales(0), me, sum,
+                           [&] { words = read_tile<false>(rings.tile(1), me); });
+        decode_tile<false>(words, &operands);
+        rings.release_weights();
+        add_wide_chunk<kN>(&operands, at_chunk<kMaxRows>(tokens, 1), rings.scales(1), me, sum, [&] {
+            if (left > kPair) {
+                rings.wait_weights();
+                words = read_tile<false>(rings.tile(0), me);
+            }
+        });
+        rings.release_tokens();
+    }
+    if (left != 0) {
+        const std::uint32_t tokens = rings.tokens();
+        decode_tile<false>(words, &operands);
+        rings.wait_tokens();
+        add_wide_chunk<kN>(&operands, tokens, rings.scales(0), me, sum, [] {});
+        rings.release_weights();
+        rings.release_tokens();
     }
 }
 
