@@ -1,10 +1,10 @@
 // Epilogues of role 2: SwiGLU with requantisation, and results to the owners of the tokens.
 //
-// A warpgroup's sums stand in shared memory as (rows, 64) floats; a warp takes every fourth token,
-// and its lanes take the columns. So the work follows the live rows, not N, and there is one copy
-// of this code: instructions that are not in the cache yet cost an SM about 5 us. One barrier of
-// all math threads per first-GEMM task (the amax over its 128 columns); otherwise warpgroups go
-// their own way. A warp that has stored arrives at task_done, and the finish warp signals.
+// A warpgroup's sums stand in shared memory as (rows, 64) floats; a warp takes four tokens at a
+// time, eight lanes a token. So the work follows the live rows, not N, and there is one copy of
+// this code: instructions that are not in the cache yet cost an SM about 5 us. One barrier of all
+// math threads per first-GEMM task (the amax over its 128 columns); otherwise warpgroups go their
+// own way. A warp that has stored arrives at task_done, and the finish warp signals.
 #pragma once
 
 #include <cstdint>
@@ -61,47 +61,101 @@ __device__ __forceinline__ void stage_sums(const EpilogueTask<kMaxRows>& at, con
     }
 }
 
-// Factor and bias of a row of the warpgroup's tile; FP8 and chunk-form weights carry theirs
+// What a thread takes of a warpgroup's sums: kColumns neighbours of one token. Lane 8 t + m has
+// token `first` + t, columns kColumns * m on.
+template <std::uint32_t kColumns>
+struct LaneColumns {
+    std::uint32_t token;
+    std::uint32_t column;
+    std::uint32_t m;
+    template <std::uint32_t kMaxRows>
+    __device__ __forceinline__ static LaneColumns at(const EpilogueTask<kMaxRows>& task,
+                                                     std::uint32_t first) {
+        const std::uint32_t m = task.lane() % 8;
+        return {first + task.lane() / 8, kColumns * m, m};
+    }
+};
+// A warp takes four tokens at once, every fourth group of four.
+inline constexpr std::uint32_t kWarpTokens = 4;
+inline constexpr std::uint32_t kTokenStride = 4 * kWarpTokens;
+
+struct alignas(16) Floats4 {
+    float f[4];
+};
+template <std::uint32_t kMaxRows>
+__device__ __forceinline__ Floats4* four_sums(const EpilogueTask<kMaxRows>& at, std::uint32_t token,
+                                              std::uint32_t row) {
+    return reinterpret_cast<Floats4*>(at.sum(token, row));
+}
+
+// Factors and biases of four rows of the warpgroup's tile; FP8 and chunk-form weights carry theirs
 // already.
 struct RowTerms {
-    float factor;
-    float bias;
+    Floats4 factor;
+    Floats4 bias;
 };
 
 template <std::uint32_t kMaxRows>
 __device__ __forceinline__ RowTerms row_terms(const EpilogueTask<kMaxRows>& at, std::uint32_t row) {
     const GpuMatrix& matrix = at.task.matrix;
     const std::uint32_t in_task = 64 * at.me.warpgroup + row;
-    return {matrix.row_factors != nullptr ? at.shared->row_factors[at.slot][in_task] : 1.0F,
-            matrix.bias != nullptr ? matrix.bias[at.task.index * kTileColumns + in_task] : 0.0F};
+    RowTerms terms{{1.0F, 1.0F, 1.0F, 1.0F}, {}};
+    if (matrix.row_factors != nullptr) {
+        terms.factor = *reinterpret_cast<const Floats4*>(&at.shared->row_factors[at.slot][in_task]);
+    }
+    if (matrix.bias != nullptr) {
+        terms.bias =
+            *reinterpret_cast<const Floats4*>(matrix.bias + at.task.index * kTileColumns + in_task);
+    }
+    return terms;
 }
 
-// Packed row of the lane's column: gate; the up stands 8 rows further.
-template <std::uint32_t kMaxRows>
-__device__ __forceinline__ std::uint32_t gate_row(const EpilogueTask<kMaxRows>& at) {
-    return 16 * (at.lane() / 8) + at.lane() % 8;
+// Packed row of a column's gate; the up stands 8 rows further.
+__device__ __forceinline__ std::uint32_t gate_row(std::uint32_t column) {
+    return 16 * (column / 8) + column % 8;
+}
+
+// The largest of the eight lanes that share a token.
+__device__ __forceinline__ std::uint32_t token_max(std::uint32_t value) {
+#pragma unroll
+    for (int mask = 1; mask < 8; mask *= 2) {
+        const std::uint32_t other = ptx::shuffle_xor(value, mask);
+        if (other > value) value = other;
+    }
+    return value;
 }
 
 // Sums -> activated, weighted columns in the place of the gates, and their maxima over the group's
 // columns (UE8M0: the warpgroup's 32, FP32: the task's 128) in shared->amax. Magnitudes are
-// compared as bits: NaN is the largest.
+// compared as bits: NaN is the largest. Rows past the last live one are worked on, too, for the
+// shuffles' sake; what they give is not used.
 template <bool kK32, std::uint32_t kMaxRows>
 __device__ __forceinline__ void activate(const EpilogueTask<kMaxRows>& at) {
-    const std::uint32_t row = gate_row(at);
+    const std::uint32_t row = gate_row(LaneColumns<4>::at(at, 0).column);
     const RowTerms gate = row_terms(at, row);
     const RowTerms up = row_terms(at, row + 8);
     const bool weigh = at.routed() && at.gpu.weight_placement == WeightPlacement::kBeforeRequantise;
     std::uint32_t* amax_of = at.shared->amax[at.slot][kK32 ? at.me.warpgroup : 0];
 #pragma unroll 1
-    for (std::uint32_t token = at.me.warp; token < at.task.rows; token += 4) {
-        float* place = at.sum(token, row);
-        float value =
-            numerics::swiglu(*place * gate.factor + gate.bias,
-                             *at.sum(token, row + 8) * up.factor + up.bias, at.gpu.activation);
-        if (weigh) value *= at.origin(token).weight;
-        *place = value;
-        const std::uint32_t amax = ptx::warp_max(numerics::float_to_bits(numerics::abs(value)));
-        if (at.lane() == 0) ptx::shared_max(&amax_of[token], amax);
+    for (std::uint32_t first = kWarpTokens * at.me.warp; first < at.task.rows;
+         first += kTokenStride) {
+        const auto own = LaneColumns<4>::at(at, first);
+        Floats4 value = *four_sums(at, own.token, row);
+        const Floats4 up_value = *four_sums(at, own.token, row + 8);
+        const float weight = weigh ? at.origin(own.token).weight : 1.0F;
+        std::uint32_t amax = 0;
+#pragma unroll
+        for (std::uint32_t i = 0; i < 4; ++i) {
+            value.f[i] =
+                numerics::swiglu(value.f[i] * gate.factor.f[i] + gate.bias.f[i],
+                                 up_value.f[i] * up.factor.f[i] + up.bias.f[i], at.gpu.activation);
+            if (weigh) value.f[i] *= weight;
+            const std::uint32_t bits = numerics::float_to_bits(numerics::abs(value.f[i]));
+            if (bits > amax) amax = bits;
+        }
+        *four_sums(at, own.token, row) = value;
+        amax = token_max(amax);
+        if (own.m == 0 && own.token < at.task.rows) ptx::shared_max(&amax_of[own.token], amax);
     }
 }
 
@@ -135,44 +189,54 @@ __device__ __forceinline__ void store_scale(const EpilogueTask<kMaxRows>& at, st
 // What a row is multiplied by before the cast. One lane a group stores the scale itself: of the CTA
 // (FP32), or of each warpgroup (UE8M0).
 template <bool kK32, std::uint32_t kMaxRows>
-__device__ __forceinline__ float scale_row(const EpilogueTask<kMaxRows>& at, std::uint32_t row) {
+__device__ __forceinline__ float scale_row(const EpilogueTask<kMaxRows>& at,
+                                           const LaneColumns<4>& own) {
     const std::uint32_t group = kK32 ? at.me.warpgroup : 0;
-    const float amax = numerics::bits_to_float(at.shared->amax[at.slot][group][row]);
-    const bool stores = at.lane() == 0 && (kK32 || at.me.warpgroup == 0);
+    const float amax = numerics::bits_to_float(at.shared->amax[at.slot][group][own.token]);
+    const bool stores = own.m == 0 && (kK32 || at.me.warpgroup == 0);
     if constexpr (kK32) {
         const std::uint8_t code = numerics::ue8m0_scale_code(amax);
-        if (stores) store_scale<kK32>(at, row, code);
+        if (stores) store_scale<kK32>(at, own.token, code);
         return numerics::ue8m0_inverse(code);
     } else {
         if (stores) {
-            store_scale<kK32>(at, row, numerics::float_to_bits(numerics::fp32_scale(amax)));
+            store_scale<kK32>(at, own.token, numerics::float_to_bits(numerics::fp32_scale(amax)));
         }
         return numerics::fp32_inverse_scale(amax);
     }
 }
 
-// Activated columns -> codes and scales in the ring, or the shared expert's activations.
+// Activated columns -> codes and scales in the ring, or the shared expert's activations. Four
+// columns are one word in either K order.
 template <bool kK32, std::uint32_t kMaxRows>
 __device__ __forceinline__ void store_chunk(const EpilogueTask<kMaxRows>& at) {
     const layout::RankMemory& memory = at.gpu.memory;
-    const std::uint32_t row = gate_row(at);
-    const std::uint32_t column = 32 * at.me.warpgroup + at.lane();
+    const std::uint32_t in_group = LaneColumns<4>::at(at, 0).column;
+    const std::uint32_t column = 32 * at.me.warpgroup + in_group;
     const int byte = layout::k_byte_position(at.gpu.order, static_cast<int>(column));
     std::uint8_t* chunk = memory.ring_act().chunk(at.task.place, at.task.index);
     const bool captures = at.routed() && memory.local.has_capture != 0;
 #pragma unroll 1
-    for (std::uint32_t token = at.me.warp; token < at.task.rows; token += 4) {
-        const float scaled = *at.sum(token, row) * scale_row<kK32>(at, token);
-        const auto code = static_cast<std::uint8_t>(ptx::e4m3_pair(scaled, 0.0F));
+    for (std::uint32_t first = kWarpTokens * at.me.warp; first < at.task.rows;
+         first += kTokenStride) {
+        const auto own = LaneColumns<4>::at(at, first);
+        if (own.token >= at.task.rows) continue;
+        const Floats4 value = *four_sums(at, own.token, gate_row(in_group));
+        const float scale = scale_row<kK32>(at, own);
+        const std::uint32_t codes = ptx::e4m3_pair(value.f[0] * scale, value.f[1] * scale) |
+                                    ptx::e4m3_pair(value.f[2] * scale, value.f[3] * scale) << 16;
+        const auto put = [codes](std::uint8_t* to) {
+            *reinterpret_cast<std::uint32_t*>(to) = codes;
+        };
         if (at.routed()) {
-            chunk[layout::ring_byte_offset(static_cast<int>(token), byte)] = code;
+            put(chunk + layout::ring_byte_offset(static_cast<int>(own.token), byte));
         } else {
-            memory.at<std::uint8_t>(
-                memory.local.shared_act)[at.shared_chunk(token) * 128 + column] = code;
+            put(memory.at<std::uint8_t>(memory.local.shared_act) +
+                at.shared_chunk(own.token) * 128 + column);
         }
         if (captures) {
-            memory.at<std::uint8_t>(memory.local.capture_act)[at.captured(token) * 128 + column] =
-                code;
+            put(memory.at<std::uint8_t>(memory.local.capture_act) + at.captured(own.token) * 128 +
+                column);
         }
     }
 }
@@ -210,30 +274,37 @@ __device__ __forceinline__ std::uint16_t* result_row(const EpilogueTask<kMaxRows
 }
 
 // Second GEMM: the warpgroup's 64 columns of each row as bf16 straight to the row's owner, 128
-// bytes a row, two columns a lane.
+// bytes a row, eight columns a lane.
 template <std::uint32_t kMaxRows>
 __device__ __forceinline__ void finish_second(const EpilogueTask<kMaxRows>& at) {
-    const std::uint32_t column = 2 * at.lane();
-    const RowTerms terms[2] = {row_terms(at, column), row_terms(at, column + 1)};
+    const std::uint32_t column = LaneColumns<8>::at(at, 0).column;
+    const RowTerms terms[2] = {row_terms(at, column), row_terms(at, column + 4)};
     const bool has_bias = at.task.matrix.bias != nullptr;
     const bool weigh = at.routed() && at.gpu.weight_placement == WeightPlacement::kAfterSecondGemm;
     if (aborted(&at.shared->abort)) return;  // origins may be anything
 #pragma unroll 1
-    for (std::uint32_t token = at.me.warp; token < at.task.rows; token += 4) {
-        const ptx::Floats2 sums =
-            ptx::load_shared_floats(ptx::shared_address(at.sum(token, column)));
-        float z[2];
+    for (std::uint32_t first = kWarpTokens * at.me.warp; first < at.task.rows;
+         first += kTokenStride) {
+        const auto own = LaneColumns<8>::at(at, first);
+        if (own.token >= at.task.rows) continue;
+        const float weight = weigh || has_bias ? at.origin(own.token).weight : 0.0F;
+        ptx::Words4 out;
 #pragma unroll
-        for (std::uint32_t i = 0; i < 2; ++i) {
-            z[i] = sums.f[i] * terms[i].factor;
-            if (weigh) {
-                z[i] = at.origin(token).weight * (z[i] + terms[i].bias);
-            } else if (has_bias) {
-                z[i] = z[i] + at.origin(token).weight * terms[i].bias;
+        for (std::uint32_t part = 0; part < 2; ++part) {
+            Floats4 z = *four_sums(at, own.token, column + 4 * part);
+#pragma unroll
+            for (std::uint32_t i = 0; i < 4; ++i) {
+                z.f[i] = z.f[i] * terms[part].factor.f[i];
+                if (weigh) {
+                    z.f[i] = weight * (z.f[i] + terms[part].bias.f[i]);
+                } else if (has_bias) {
+                    z.f[i] = z.f[i] + weight * terms[part].bias.f[i];
+                }
             }
+            out.w[2 * part] = ptx::bf16_pair(z.f[0], z.f[1]);
+            out.w[2 * part + 1] = ptx::bf16_pair(z.f[2], z.f[3]);
         }
-        *reinterpret_cast<std::uint32_t*>(result_row(at, token) + column) =
-            ptx::bf16_pair(z[0], z[1]);
+        *reinterpret_cast<ptx::Words4*>(result_row(at, own.token) + column) = out;
     }
 }
 

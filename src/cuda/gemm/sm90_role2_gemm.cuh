@@ -34,6 +34,9 @@ namespace gcmoe::cuda::gemm {
 inline constexpr int kMathRegisters = 104;
 inline constexpr int kCopyRegisters = 64;
 static_assert(sizeof(SharedStorage<64>) <= 227 * 1024, "an SM's shared memory for one CTA");
+static_assert(offsetof(SharedStorage<64>, sums) % 16 == 0 &&
+                  offsetof(SharedStorage<64>, row_factors) % 16 == 0,
+              "epilogues read four floats at once");
 
 // Forms of weights and activations that have a main loop of their own.
 enum class LoopForm : std::uint8_t { kRowFactors, kChunkFactors, kFp8 };
