@@ -9,19 +9,24 @@
 
 namespace gcmoe::numerics {
 
+// The operations that a machine may have in hardware: a minimum and a maximum that hand a NaN on,
+// e^x and 1 / x.
+struct PlainMath {
+    GCMOE_HD static float min_nan(float a, float b) { return numerics::min_nan(a, b); }
+    GCMOE_HD static float max_nan(float a, float b) { return numerics::max_nan(a, b); }
+    GCMOE_HD static float exp(float x) { return std::exp(x); }
+    GCMOE_HD static float reciprocal(float x) { return 1.0F / x; }
+};
+
 // g = min(gate, clamp), u = clamp(up, -clamp, clamp): (g * sigmoid(alpha g)) * (u + beta), each
 // operation rounded to FP32 in this order. The caller has added the biases already.
 // NaN in gate or up gives NaN; gate = -huge gives a zero (exp overflows to infinity, its inverse is
 // 0); gate = -infinity gives NaN, as IEEE says of -infinity * 0.
+template <class Math = PlainMath>
 GCMOE_HD inline float swiglu(float gate, float up, const Activation& activation) {
-    const float g = min_nan(gate, activation.clamp);
-    const float u = clamp_nan(up, -activation.clamp, activation.clamp);
-    const float exponent = -(activation.alpha * g);
-#if defined(__CUDA_ARCH__)
-    const float sigmoid = 1.0F / (1.0F + expf(exponent));
-#else
-    const float sigmoid = 1.0F / (1.0F + std::exp(exponent));
-#endif
+    const float g = Math::min_nan(gate, activation.clamp);
+    const float u = Math::max_nan(Math::min_nan(up, activation.clamp), -activation.clamp);
+    const float sigmoid = Math::reciprocal(1.0F + Math::exp(-(activation.alpha * g)));
     return (g * sigmoid) * (u + activation.beta);
 }
 

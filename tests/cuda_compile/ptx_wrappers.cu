@@ -38,7 +38,8 @@ __global__ void copies(std::uint8_t* out, const std::uint8_t* from) {
 }
 
 __global__ void numbers(std::uint32_t* out, const float* from) {
-    const float value = ptx::fma(from[0], from[1], from[2]);
+    const float limited = ptx::max_nan(ptx::min_nan(from[0], from[5]), from[6]);
+    const float value = ptx::fma(ptx::exp(limited), ptx::reciprocal(from[1]), from[2]);
     __shared__ std::uint32_t largest;
     if (ptx::thread_idx() == 0) largest = 0;
     ptx::cta_barrier();

@@ -110,6 +110,13 @@ __device__ __forceinline__ RowTerms row_terms(const EpilogueTask<kMaxRows>& at, 
     return terms;
 }
 
+struct HardwareMath {
+    __device__ __forceinline__ static float min_nan(float a, float b) { return ptx::min_nan(a, b); }
+    __device__ __forceinline__ static float max_nan(float a, float b) { return ptx::max_nan(a, b); }
+    __device__ __forceinline__ static float exp(float x) { return ptx::exp(x); }
+    __device__ __forceinline__ static float reciprocal(float x) { return ptx::reciprocal(x); }
+};
+
 // Packed row of a column's gate; the up stands 8 rows further.
 __device__ __forceinline__ std::uint32_t gate_row(std::uint32_t column) {
     return 16 * (column / 8) + column % 8;
@@ -146,9 +153,9 @@ __device__ __forceinline__ void activate(const EpilogueTask<kMaxRows>& at) {
         std::uint32_t amax = 0;
 #pragma unroll
         for (std::uint32_t i = 0; i < 4; ++i) {
-            value.f[i] =
-                numerics::swiglu(value.f[i] * gate.factor.f[i] + gate.bias.f[i],
-                                 up_value.f[i] * up.factor.f[i] + up.bias.f[i], at.gpu.activation);
+            value.f[i] = numerics::swiglu<HardwareMath>(
+                value.f[i] * gate.factor.f[i] + gate.bias.f[i],
+                up_value.f[i] * up.factor.f[i] + up.bias.f[i], at.gpu.activation);
             if (weigh) value.f[i] *= weight;
             const std::uint32_t bits = numerics::float_to_bits(numerics::abs(value.f[i]));
             if (bits > amax) amax = bits;

@@ -25,6 +25,32 @@ __device__ __forceinline__ std::uint32_t first_bit(std::uint32_t bits) {
 // a * b + c with one rounding, whatever the compiler is told about contraction.
 __device__ __forceinline__ float fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 
+// The smaller and the larger value; NaN if either is NaN.
+__device__ __forceinline__ float min_nan(float a, float b) {
+    float result;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+    return result;
+}
+__device__ __forceinline__ float max_nan(float a, float b) {
+    float result;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+    return result;
+}
+
+// e^x by the hardware's exp2: off by 2^-22 of the value and |x| 2^-24 of it; below 2^-126 it is 0.
+__device__ __forceinline__ float exp(float x) {
+    constexpr float kLog2E = 1.44269504F;
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x * kLog2E));
+    return result;
+}
+// 1 / x, off by 1 in the last place at most; 0 where x is above 2^126.
+__device__ __forceinline__ float reciprocal(float x) {
+    float result;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+    return result;
+}
+
 // Two values to E4M3 codes (low in bits 0..7), nearest even, saturated; NaN gives 0x7F.
 __device__ __forceinline__ std::uint32_t e4m3_pair(float low, float high) {
     std::uint16_t pair;

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "host_stub/words.hpp"
+#include "numerics/nan_math.hpp"
 
 namespace gcmoe::cuda::ptx {
 
@@ -30,6 +31,10 @@ inline std::uint32_t first_bit(std::uint32_t bits) {
 }
 
 inline float fma(float a, float b, float c) { return std::fma(a, b, c); }
+inline float min_nan(float a, float b) { return numerics::min_nan(a, b); }
+inline float max_nan(float a, float b) { return numerics::max_nan(a, b); }
+inline float exp(float x) { return std::exp(x); }
+inline float reciprocal(float x) { return 1.0F / x; }
 
 // `magnitude` (finite) in steps of a format with `mantissa` bits below the leading one and the
 // smallest exponent `lowest`: nearest, ties to even. Exact: FP64 holds every quotient.
