@@ -7,9 +7,7 @@ namespace gcmoe::host_stub {
 void add_role1(Machine* machine, const cuda::device::GpuLaunch& launch) {
     namespace dispatch = cuda::dispatch;
     const layout::SymmetricHeap& heap = launch.memory.heap;
-    const std::size_t bytes = sizeof(dispatch::RowBuffers) +
-                              4 * std::size_t{dispatch::account_words(
-                                      launch.num_experts, heap.num_ranks, heap.experts_per_rank)};
+    const std::size_t bytes = dispatch::shared_bytes(launch.num_experts, heap.num_ranks);
     const std::uint32_t units = launch.memory.plan.dispatch_units;
     for (std::uint32_t unit = 0; unit < units; ++unit) {
         machine->add_cta(unit, units, dispatch::kThreads, bytes, [&launch](std::uint8_t* shared) {

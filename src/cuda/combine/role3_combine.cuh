@@ -3,8 +3,8 @@
 // Runs after roles 1, 2 and 4 of its rank, or (combine_on_dispatch) as the end of role 1's kernel.
 // Waits for `done` of every peer (system scope), one thread a peer; then, as the end of role 1, for
 // role 2's end (R34, R35). Reads: own combine rows, shared rows, topk_idx. Writes: y; the last CTA
-// moves the state on (R25). An item is 8 columns of a token; thread t of all threads takes items t,
-// t + threads, ..
+// moves the state on (R25). An item is 256 columns of a token, 8 a lane; warp w of all warps,
+// neighbours on different SMs, takes items w, w + warps, ..
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,9 @@ namespace gcmoe::cuda::combine {
 using device::GpuLaunch;
 using device::GpuMemory;
 
-inline constexpr std::uint32_t kThreads = 256;  // of the kernel of its own
+inline constexpr std::uint32_t kThreads = 512;  // of the kernel of its own
+inline constexpr std::uint32_t kLaneColumns = 8;
+inline constexpr std::uint32_t kWarpColumns = 32 * kLaneColumns;
 
 // sum[8] += eight bf16.
 __device__ __forceinline__ void add_eight(const ptx::Words4& words, float* sum) {
@@ -37,44 +39,66 @@ __device__ __forceinline__ void add_eight(const ptx::Words4& words, float* sum) 
     }
 }
 
-// Slots whose rows a thread has in flight together.
+// Slots whose rows a lane has in flight together.
 inline constexpr std::uint32_t kSlotBatch = 8;
+
+// Lane i < kSlotBatch: the expert of slot `first` + i of a token; -1 = none.
+__device__ __forceinline__ std::int64_t expert_of_slot(const GpuLaunch& gpu, std::uint32_t token,
+                                                       std::uint32_t first) {
+    const layout::SymmetricHeap& heap = gpu.memory.heap;
+    const std::uint32_t in_token = first + ptx::thread_idx() % 32;
+    if (ptx::thread_idx() % 32 >= kSlotBatch || in_token >= heap.topk) return -1;
+    return heap.expert_id(gpu.memory.own_heap(), std::uint64_t{token} * heap.topk + in_token);
+}
+
+// Whole warp: bit i is set if lane i's slot is used.
+__device__ __forceinline__ std::uint32_t used_slots(const GpuLaunch& gpu, std::int64_t expert) {
+    return ptx::ballot(expert >= 0 && expert < static_cast<std::int64_t>(gpu.num_experts));
+}
 
 // A rehearsal reads own x in place of the rows, and stores nothing: it brings the instructions into
 // the SM's cache while there is nothing else to do (4 us at the end of a launch otherwise).
 enum class Act : std::uint8_t { kRehearsal, kReal };
 
-// Eight columns of y of one token: FP32 sum over its used slots in slot order, then the shared row,
-// one rounding.
-__device__ __forceinline__ void combine_columns(const GpuLaunch& gpu, std::uint32_t token,
-                                                std::uint32_t column, Act act) {
+// sum[8] += the rows of the slots from `first` on that `used` names, eight columns from `column`.
+__device__ __forceinline__ void add_slots(const GpuLaunch& gpu, std::uint64_t first,
+                                          std::uint32_t used, std::uint32_t column, Act act,
+                                          float* sum) {
     const layout::RankMemory& memory = gpu.memory;
-    const bool is_real = act == Act::kReal;
-    const std::uint64_t first_slot = std::uint64_t{token} * memory.heap.topk;
-    float sum[8] = {};
-    for (std::uint32_t first = 0; first < memory.heap.topk; first += kSlotBatch) {
-        ptx::Words4 rows[kSlotBatch];
-        bool used[kSlotBatch];
-#pragma unroll
-        for (std::uint32_t i = 0; i < kSlotBatch; ++i) {
-            const std::uint64_t slot = first_slot + first + i;
-            const std::int64_t id =
-                first + i < memory.heap.topk ? memory.heap.expert_id(memory.own_heap(), slot) : -1;
-            used[i] = id >= 0 && id < static_cast<std::int64_t>(gpu.num_experts);
-            if (!used[i]) continue;
-            const std::uint8_t* row = memory.own_heap() + memory.heap.x;
-            if (is_real) {
-                row = reinterpret_cast<const std::uint8_t*>(
-                    memory.heap.combine_row(memory.own_heap(), slot) + column);
-            }
-            rows[i] = *reinterpret_cast<const ptx::Words4*>(row);
-        }
-#pragma unroll
-        for (std::uint32_t i = 0; i < kSlotBatch; ++i) {
-            if (used[i]) add_eight(rows[i], sum);
-        }
+    const std::uint16_t* from = memory.heap.combine_row(memory.own_heap(), first) + column;
+    std::uint64_t step = memory.heap.combine_stride / 2;
+    if (act == Act::kRehearsal) {
+        from = reinterpret_cast<const std::uint16_t*>(memory.own_heap() + memory.heap.x);
+        step = 0;
     }
-    if (memory.shared_chunks != 0 && is_real) {
+    ptx::Words4 rows[kSlotBatch];
+#pragma unroll
+    for (std::uint32_t i = 0; i < kSlotBatch; ++i) {
+        if ((used >> i & 1) != 0) rows[i] = *reinterpret_cast<const ptx::Words4*>(from + i * step);
+    }
+#pragma unroll
+    for (std::uint32_t i = 0; i < kSlotBatch; ++i) {
+        if ((used >> i & 1) != 0) add_eight(rows[i], sum);
+    }
+}
+
+// One warp: 256 columns of y of one token, FP32 sum over its used slots in slot order, then the
+// shared row, one rounding. `used`: of the first kSlotBatch slots.
+__device__ __forceinline__ void combine_columns(const GpuLaunch& gpu, const schedule::Split& item,
+                                                std::uint32_t used, Act act) {
+    const layout::RankMemory& memory = gpu.memory;
+    const std::uint32_t token = item.block;
+    const std::uint32_t column =
+        kWarpColumns * item.index + kLaneColumns * (ptx::thread_idx() % 32);
+    const bool has_columns = column < gpu.hidden;
+    const std::uint64_t first_slot = std::uint64_t{token} * memory.heap.topk;
+    float sum[kLaneColumns] = {};
+    for (std::uint32_t first = 0; first < memory.heap.topk; first += kSlotBatch) {
+        if (first != 0) used = used_slots(gpu, expert_of_slot(gpu, token, first));
+        if (has_columns) add_slots(gpu, first_slot + first, used, column, act, sum);
+    }
+    if (act == Act::kRehearsal || !has_columns) return;
+    if (memory.shared_chunks != 0) {
         const auto* row = memory.at<std::uint16_t>(memory.local.shared_row) +
                           std::uint64_t{token} * gpu.hidden + column;
         add_eight(*reinterpret_cast<const ptx::Words4*>(row), sum);
@@ -85,23 +109,32 @@ __device__ __forceinline__ void combine_columns(const GpuLaunch& gpu, std::uint3
         out.w[i] = numerics::bf16_from_float(sum[2 * i]) |
                    static_cast<std::uint32_t>(numerics::bf16_from_float(sum[2 * i + 1])) << 16;
     }
-    if (!is_real) return;
     std::uint16_t* y = gpu.y + static_cast<std::int64_t>(token) * gpu.y_stride + column;
     *reinterpret_cast<ptx::Words4*>(y) = out;
 }
 
-// All threads of all CTAs; a rehearsal takes one token.
+// All warps of all CTAs; a rehearsal takes one token. The next item's slots are looked up while
+// this one's rows are on their way.
 __device__ __forceinline__ void combine_tokens(const GpuLaunch& gpu, std::uint32_t num_tokens,
                                                Act act) {
     if (act == Act::kRehearsal && num_tokens > 1) num_tokens = 1;
-    const std::uint32_t items_of_token = gpu.hidden / 8;
+    const std::uint32_t items_of_token = ceil_div(gpu.hidden, kWarpColumns);
     const std::uint64_t items = std::uint64_t{num_tokens} * items_of_token;
-    const std::uint32_t threads = ptx::num_threads() * ptx::num_ctas();
+    const std::uint32_t warps = ptx::num_threads() / 32 * ptx::num_ctas();
+    std::uint64_t item = ptx::thread_idx() / 32 * ptx::num_ctas() + ptx::cta_idx();
+    std::int64_t expert = -1;
+    if (item < items) {
+        expert = expert_of_slot(gpu, schedule::split(item, items_of_token).block, 0);
+    }
 #pragma unroll 1
-    for (std::uint64_t item = ptx::num_threads() * ptx::cta_idx() + ptx::thread_idx(); item < items;
-         item += threads) {
+    while (item < items) {
         const schedule::Split at = schedule::split(item, items_of_token);
-        combine_columns(gpu, at.block, 8 * at.index, act);
+        const std::uint32_t used = used_slots(gpu, expert);
+        item += warps;
+        if (item < items) {
+            expert = expert_of_slot(gpu, schedule::split(item, items_of_token).block, 0);
+        }
+        combine_columns(gpu, at, used, act);
     }
 }
 

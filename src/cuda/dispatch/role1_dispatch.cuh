@@ -12,7 +12,7 @@
 // | CTA 0, all     | block table, targets, num_blocks, `done` without rows                  |
 // | all CTAs, warp | pull rows: warp i of all warps takes rows i, i + warps, ..             |
 //
-// Shared memory: RowBuffers, then account_words() words.
+// Shared memory: RowBuffers and, in part in their place, Accounts: shared_bytes().
 #pragma once
 
 #include <cstdint>
@@ -29,12 +29,11 @@ __device__ __forceinline__ bool run_role1(const GpuLaunch& gpu, std::uint8_t* sh
     const std::uint32_t thread = ptx::thread_idx();
     const std::uint32_t unit = ptx::cta_idx();
     auto* buffers = reinterpret_cast<RowBuffers*>(shared);
-    const Accounts accounts =
-        place_accounts(reinterpret_cast<std::uint32_t*>(shared + sizeof(RowBuffers)), gpu);
+    const Accounts accounts = place_accounts(shared, gpu);
     Launch launch;
     if (unit + 1 == ptx::num_ctas() && thread / 32 == kWarps - 1) warm_tables(gpu);
     if (thread < kWarps) {
-        ptx::mbarrier_init(&buffers->arrived[thread], 1);
+        for (std::uint64_t& arrived : buffers->arrived[thread]) ptx::mbarrier_init(&arrived, 1);
         ptx::mbarrier_init_fence();
     }
     if (thread == 0) *accounts.failed = 0;

@@ -25,7 +25,7 @@ __device__ __forceinline__ std::uint32_t expert_of_row(const Accounts& accounts,
     return low;
 }
 
-// One warp's row buffer and the phase of its barrier.
+// One of a warp's row buffers and the phase of its barrier.
 struct RowBuffer {
     std::uint8_t* codes;  // (kRowPiece)
     std::uint64_t* arrived;
@@ -60,13 +60,46 @@ __device__ __forceinline__ void store_piece(const GpuLaunch& gpu, const std::uin
     }
 }
 
-// Where a row of this launch comes from and goes to.
-struct RowWay {
+// A row of this launch: where it comes from and goes to, and what was asked for when it was found.
+struct PulledRow {
     std::uint32_t source;  // rank
     std::uint32_t slot;    // of that rank
     protocol::Block block;
-    std::uint32_t row;  // in the block
+    std::uint32_t row;    // in the block
+    std::uint32_t count;  // rows that it fills: itself, and of an expert's last one the padding
+    std::uint32_t scale;  // lane i: of chunk i
+    float weight;         // lane 0
 };
+
+// One warp: finds row `row` of the launch. Returns false if somebody gave up.
+__device__ __forceinline__ bool find_row(const GpuLaunch& gpu, const Launch& launch,
+                                         const Accounts& accounts, std::uint32_t row,
+                                         PulledRow* found) {
+    const layout::RankMemory& memory = gpu.memory;
+    const std::uint32_t per_rank = memory.heap.experts_per_rank;
+    const std::uint32_t expert = expert_of_row(accounts, per_rank, row);
+    const std::uint32_t position = row - accounts.first_row[expert];
+    const std::uint32_t rows = accounts.first_row[expert + 1] - accounts.first_row[expert];
+    const std::uint32_t row_block = memory.plan.row_block;
+    found->block =
+        protocol::block_at(memory, launch, accounts.first_block[expert] + position / row_block);
+    found->row = position % row_block;
+    found->count = position + 1 == rows ? row_block - found->row : 1;
+    const auto counts = [&](std::uint32_t source) {
+        return accounts.counts[source * per_rank + expert];
+    };
+    const schedule::SourceRow from = schedule::row_at(counts, memory.heap.num_ranks, position);
+    found->source = from.source;
+    std::uint32_t slot = 0;
+    bool known = true;
+    if (ptx::thread_idx() % 32 == 0) {
+        const std::uint64_t entry = accounts.offsets[from.source * per_rank + expert] + from.index;
+        known = protocol::received_slot<GpuMemory>(memory, launch, from.source, entry, &slot);
+    }
+    if (!ptx::shuffle(static_cast<std::uint32_t>(known), 0)) return false;
+    found->slot = ptx::shuffle(slot, 0);
+    return true;
+}
 
 // One lane: asks the copy engine for a piece of a row. The buffer's last piece has been read by the
 // whole warp, and fenced.
@@ -76,103 +109,126 @@ __device__ __forceinline__ void ask_piece(const RowBuffer& buffer, const std::ui
     ptx::bulk_load(buffer.codes, from, bytes, buffer.arrived);
 }
 
-// One warp: copies one row of a peer into the ring. Its codes and scales are on their way while the
-// place is waited for (R9).
-__device__ __forceinline__ bool copy_row(const GpuLaunch& gpu, const Launch& launch,
-                                         const RowWay& way, RowBuffer* buffer) {
+// Bytes of the piece of a row that begins at `first`.
+__device__ __forceinline__ std::uint32_t piece_bytes(const GpuLaunch& gpu, std::uint32_t first) {
+    const std::uint32_t left = gpu.hidden - first;
+    return left < kRowPiece ? left : kRowPiece;
+}
+
+__device__ __forceinline__ const std::uint8_t* row_codes(const GpuLaunch& gpu,
+                                                         const PulledRow& row) {
+    const layout::SymmetricHeap& heap = gpu.memory.heap;
+    return heap.x_row(gpu.memory.peers.heap(static_cast<int>(row.source)), row.slot / heap.topk);
+}
+__device__ __forceinline__ const std::uint32_t* row_scales(const GpuLaunch& gpu,
+                                                           const PulledRow& row) {
+    const layout::SymmetricHeap& heap = gpu.memory.heap;
+    return heap.x_scale_row(gpu.memory.peers.heap(static_cast<int>(row.source)),
+                            row.slot / heap.topk);
+}
+
+// One warp: asks for the row's first piece, its scales and its weight.
+__device__ __forceinline__ void ask_row(const GpuLaunch& gpu, const RowBuffer& buffer,
+                                        PulledRow* row) {
     const layout::RankMemory& memory = gpu.memory;
     const std::uint32_t lane = ptx::thread_idx() % 32;
-    std::uint8_t* heap = memory.peers.heap(static_cast<int>(way.source));
-    const std::uint32_t token = way.slot / memory.heap.topk;
-    const std::uint8_t* codes = memory.heap.x_row(heap, token);
-    const std::uint32_t* scales = memory.heap.x_scale_row(heap, token);
-    const std::uint32_t chunks = memory.hidden_chunks;
-    const bool leader = ptx::elect_one();
-    if (leader) ask_piece(*buffer, codes, gpu.hidden < kRowPiece ? gpu.hidden : kRowPiece);
-    std::uint32_t scale = lane < chunks ? scales[lane] : 0;
-    bool ready = true;
+    if (ptx::elect_one()) ask_piece(buffer, row_codes(gpu, *row), piece_bytes(gpu, 0));
+    row->scale = lane < memory.hidden_chunks ? row_scales(gpu, *row)[lane] : 0;
+    row->weight = 0.0F;
     if (lane == 0) {
-        const float weight = memory.heap.weight(heap)[way.slot];
-        ready = protocol::TokenRing<GpuMemory>::producer_acquire(memory, launch, way.block);
+        std::uint8_t* heap = memory.peers.heap(static_cast<int>(row->source));
+        row->weight = memory.heap.weight(heap)[row->slot];
+    }
+}
+
+// One warp: what was asked for last is in the buffer. No deadline: the copy engine ends every copy,
+// or the launch with a fault.
+__device__ __forceinline__ void wait_piece(RowBuffer* buffer) {
+    while (!ptx::mbarrier_try_wait(buffer->arrived, buffer->phase)) {
+    }
+    buffer->phase ^= 1;
+}
+
+// One warp: waits for the row's place in the ring (R9), writes its origin. False: somebody gave up.
+__device__ __forceinline__ bool take_place(const GpuLaunch& gpu, const Launch& launch,
+                                           const PulledRow& row) {
+    const layout::RankMemory& memory = gpu.memory;
+    bool ready = true;
+    if (ptx::thread_idx() % 32 == 0) {
+        ready = protocol::TokenRing<GpuMemory>::producer_acquire(memory, launch, row.block);
         if (ready) {
-            memory.ring_origins(way.block.place)[way.row] =
-                layout::Origin{way.source, way.slot, weight, 0};
+            memory.ring_origins(row.block.place)[row.row] =
+                layout::Origin{row.source, row.slot, row.weight, 0};
         }
     }
-    ready = ptx::shuffle(static_cast<std::uint32_t>(ready), 0) != 0;
-    const std::uint32_t place = way.block.place;
+    return ptx::shuffle(static_cast<std::uint32_t>(ready), 0) != 0;
+}
+
+// One warp: a row that was asked for goes into the ring; then one lane counts it (R11). Its codes
+// and scales are on their way while the place is waited for. Returns only after its copies.
+__device__ __forceinline__ bool store_row(const GpuLaunch& gpu, const Launch& launch,
+                                          const PulledRow& row, RowBuffer* buffer) {
+    const layout::RankMemory& memory = gpu.memory;
+    const std::uint32_t lane = ptx::thread_idx() % 32;
+    const bool ready = take_place(gpu, launch, row);
+    const std::uint32_t place = row.block.place;
     const layout::ChunkedRows ring = memory.ring_x();
+    std::uint32_t scale = row.scale;
 #pragma unroll 1
-    for (std::uint32_t chunk = lane; ready && chunk < chunks; chunk += 32) {
-        if (chunk >= 32) scale = scales[chunk];
-        ring.scale(place, chunk)[way.row] = scale;
+    for (std::uint32_t chunk = lane; ready && chunk < memory.hidden_chunks; chunk += 32) {
+        if (chunk >= 32) scale = row_scales(gpu, row)[chunk];
+        ring.scale(place, chunk)[row.row] = scale;
     }
 #pragma unroll 1
     for (std::uint32_t first = 0; first < gpu.hidden; first += kRowPiece) {
-        const std::uint32_t left = gpu.hidden - first;
-        const std::uint32_t bytes = left < kRowPiece ? left : kRowPiece;
-        if (first != 0 && leader) ask_piece(*buffer, codes + first, bytes);
-        // No deadline: the copy engine ends every copy, or the launch with a fault.
-        while (!ptx::mbarrier_try_wait(buffer->arrived, buffer->phase)) {
+        const std::uint32_t bytes = piece_bytes(gpu, first);
+        if (first != 0 && ptx::elect_one()) {
+            ask_piece(*buffer, row_codes(gpu, row) + first, bytes);
         }
-        buffer->phase ^= 1;
+        wait_piece(buffer);
         if (!ready) return false;  // only now: no copy may be left in flight
-        store_piece(gpu, buffer->codes, first / 16, bytes / 16, place, way.row);
+        store_piece(gpu, buffer->codes, first / 16, bytes / 16, place, row.row);
         // The ring is read by copy engines, and the buffer is written by this SM's.
         ptx::fence_async_proxy();
         ptx::warp_barrier();
     }
-    return true;
-}
-
-// One warp: pulls row `row` of the launch; then one lane counts the row (R11).
-__device__ __forceinline__ bool pull_row(const GpuLaunch& gpu, const Launch& launch,
-                                         const Accounts& accounts, std::uint32_t row,
-                                         RowBuffer* buffer) {
-    const layout::RankMemory& memory = gpu.memory;
-    const std::uint32_t per_rank = memory.heap.experts_per_rank;
-    const std::uint32_t lane = ptx::thread_idx() % 32;
-    const std::uint32_t expert = expert_of_row(accounts, per_rank, row);
-    const std::uint32_t position = row - accounts.first_row[expert];
-    const std::uint32_t rows = accounts.first_row[expert + 1] - accounts.first_row[expert];
-    const std::uint32_t row_block = memory.plan.row_block;
-    const protocol::Block block =
-        protocol::block_at(memory, launch, accounts.first_block[expert] + position / row_block);
-    const auto counts = [&](std::uint32_t source) {
-        return accounts.counts[source * per_rank + expert];
-    };
-    const schedule::SourceRow from = schedule::row_at(counts, memory.heap.num_ranks, position);
-    std::uint32_t slot = 0;
-    bool known = true;
     if (lane == 0) {
-        const std::uint64_t entry = accounts.offsets[from.source * per_rank + expert] + from.index;
-        known = protocol::received_slot<GpuMemory>(memory, launch, from.source, entry, &slot);
-    }
-    if (!ptx::shuffle(static_cast<std::uint32_t>(known), 0)) return false;
-    slot = ptx::shuffle(slot, 0);
-    const std::uint32_t row_in_block = position % row_block;
-    if (!copy_row(gpu, launch, {from.source, slot, block, row_in_block}, buffer)) return false;
-    if (lane == 0) {
-        const std::uint32_t padding = position + 1 == rows ? row_block - 1 - row_in_block : 0;
-        protocol::TokenRing<GpuMemory>::producer_commit(memory, block, 1 + padding);
+        protocol::TokenRing<GpuMemory>::producer_commit(memory, row.block, row.count);
     }
     return true;
 }
 
-// All warps of all CTAs: the launch's rows in order, dealt out one by one.
+// All warps of all CTAs: the launch's rows in order, dealt out one by one. A warp asks for its next
+// row before it stores the last one.
 __device__ __forceinline__ bool pull_rows(const GpuLaunch& gpu, const Launch& launch,
                                           const Accounts& accounts, RowBuffers* buffers) {
     const std::uint32_t warp = ptx::thread_idx() / 32;
-    RowBuffer buffer{buffers->codes[warp], &buffers->arrived[warp], 0};
     const std::uint32_t stride = ptx::num_ctas() * kWarps;
     const std::uint32_t rows = accounts.first_row[gpu.memory.heap.experts_per_rank];
+    RowBuffer buffer{buffers->codes[warp][0], &buffers->arrived[warp][0], 0};
+    RowBuffer other{buffers->codes[warp][1], &buffers->arrived[warp][1], 0};
+    PulledRow current;
+    PulledRow next;
     // Neighbouring rows go to different CTAs: a block is pulled by all SMs of the partition at
     // once. CTA 0, which publishes the tables meanwhile, is the last in turn.
     const std::uint32_t turn = (ptx::cta_idx() + ptx::num_ctas() - 1) % ptx::num_ctas();
-    for (std::uint32_t row = warp * ptx::num_ctas() + turn; row < rows; row += stride) {
-        if (!pull_row(gpu, launch, accounts, row, &buffer)) return false;
+    bool has_current = false;
+    bool ok = true;
+#pragma unroll 1
+    for (std::uint32_t row = warp * ptx::num_ctas() + turn; ok; row += stride) {
+        const bool has_next = row < rows && find_row(gpu, launch, accounts, row, &next);
+        if (has_next) ask_row(gpu, other, &next);
+        ok = has_next || row >= rows;
+        if (has_current && !store_row(gpu, launch, current, &buffer)) ok = false;
+        if (!ok && has_next) wait_piece(&other);  // no copy may be left in flight
+        if (!has_next) break;
+        current = next;
+        has_current = true;
+        const RowBuffer stored = buffer;
+        buffer = other;
+        other = stored;
     }
-    return true;
+    return ok;
 }
 
 }  // namespace gcmoe::cuda::dispatch

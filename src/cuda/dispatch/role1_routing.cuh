@@ -25,14 +25,16 @@ inline constexpr std::uint32_t kWarps = kThreads / 32;
 // Slots that a lane holds in registers at once, so that their loads are in flight together.
 inline constexpr std::uint32_t kSlotBatch = 4;
 
-// Rows on their way, one a warp.
+// Rows on their way: a warp stores one while the next one is being copied.
+inline constexpr std::uint32_t kRowsAhead = 2;
 inline constexpr std::uint32_t kRowPiece = 6144;  // bytes at once: a row of hidden = 6144
 struct alignas(128) RowBuffers {
-    std::uint8_t codes[kWarps][kRowPiece];
-    std::uint64_t arrived[kWarps];  // mbarriers
+    std::uint64_t arrived[kWarps][kRowsAhead];  // mbarriers
+    alignas(128) std::uint8_t codes[kWarps][kRowsAhead][kRowPiece];
 };
 
-// The CTA's accounts in shared memory, behind the row buffers.
+// The CTA's accounts in shared memory: the lists in the place of the row buffers' codes, which
+// come after them, the rest behind.
 struct Accounts {
     std::uint32_t* list_next;  // (kWarps, num_experts) the warp's next entry of the expert's list;
                                // CTA 0 only
@@ -46,18 +48,26 @@ struct Accounts {
 };
 inline constexpr std::uint32_t kNoSlot = 0xFFFFFFFFU;
 
-GCMOE_HD inline std::uint32_t account_words(std::uint32_t num_experts, std::uint32_t num_ranks,
-                                            std::uint32_t per_rank) {
-    return kWarps * (num_experts + 1) + num_ranks * (2 * per_rank + 1) + 2 * (per_rank + 1) + 1;
+// Bytes of shared memory before those accounts that stay.
+GCMOE_HD inline std::size_t bytes_before_accounts(std::uint32_t num_experts) {
+    const std::size_t list_bytes = 4 * std::size_t{kWarps} * (num_experts + 1);
+    const std::size_t codes_bytes = sizeof(RowBuffers::codes);
+    return offsetof(RowBuffers, codes) + (list_bytes > codes_bytes ? list_bytes : codes_bytes);
+}
+GCMOE_HD inline std::size_t shared_bytes(std::uint32_t num_experts, std::uint32_t num_ranks) {
+    const std::size_t per_rank = num_experts / num_ranks;
+    const std::size_t words = num_ranks * (2 * per_rank + 1) + 2 * (per_rank + 1) + 1;
+    return bytes_before_accounts(num_experts) + 4 * words;
 }
 
-__device__ __forceinline__ Accounts place_accounts(std::uint32_t* shared, const GpuLaunch& gpu) {
+__device__ __forceinline__ Accounts place_accounts(std::uint8_t* shared, const GpuLaunch& gpu) {
     const std::uint32_t per_rank = gpu.memory.heap.experts_per_rank;
     const std::uint32_t cells = gpu.memory.heap.num_ranks * per_rank;
     Accounts accounts;
-    accounts.list_next = shared;
+    accounts.list_next = reinterpret_cast<std::uint32_t*>(shared + offsetof(RowBuffers, codes));
     accounts.bad_slot = accounts.list_next + kWarps * gpu.num_experts;
-    accounts.counts = accounts.bad_slot + kWarps;
+    accounts.counts =
+        reinterpret_cast<std::uint32_t*>(shared + bytes_before_accounts(gpu.num_experts));
     accounts.offsets = accounts.counts + cells;
     accounts.source_rows = accounts.offsets + cells;
     accounts.first_row = accounts.source_rows + gpu.memory.heap.num_ranks;
@@ -229,7 +239,8 @@ __device__ __forceinline__ void publish_routing(const GpuLaunch& gpu, const Laun
         protocol::publish_count<GpuMemory>(memory, launch, e / per_rank, e % per_rank,
                                            accounts.counts[e]);
     }
-    ptx::cta_barrier();  // counts are overwritten by what is received
+    ptx::fence_async_proxy_shared();  // rows come in the lists' place
+    ptx::cta_barrier();               // counts are overwritten by what is received
 }
 
 // One warp: first_row holds rows per expert; both arrays become sums over the experts before.
