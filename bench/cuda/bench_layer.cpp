@@ -298,6 +298,7 @@ CombineUnits parse_combine(const std::string& name, const std::string& value) {
     if (value == "auto") return CombineUnits::kAuto;
     if (value == "compute") return CombineUnits::kCompute;
     if (value == "dispatch") return CombineUnits::kDispatch;
+    if (value == "all") return CombineUnits::kAll;
     throw BadOption(fmt::format("{} {}: must be one of auto, compute, dispatch", name, value));
 }
 

@@ -25,9 +25,10 @@ enum class SharedExperts : std::uint8_t {
 
 // Who runs role 3, the combine.
 enum class CombineUnits : std::uint8_t {
-    kAuto,      // GPU: role 1's for few tokens (docs/tuning.md); CPU and serial launches: role 2's
+    kAuto,      // GPU: all (docs/tuning.md); with role 4, serial launches and on the CPU: role 2's
     kCompute,   // role 2's, when roles 1 and 2 have ended: a kernel of its own on a GPU
     kDispatch,  // role 1's, as the end of role 1: no launch in between; not with role 4 or serial
+    kAll,       // GPU: those of both, all roles in one kernel (one grid); not with role 4 or serial
 };
 
 // One way to run a launch: ring, partition, task sizes. A workspace holds up to 16, each with its

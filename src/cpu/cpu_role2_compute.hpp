@@ -193,7 +193,7 @@ bool role2_compute(const CpuLaunch& cpu, std::uint32_t unit) {
         times.last_work_ns = M::clock_ns();
     }
     times.end_ns = M::clock_ns();
-    if (cpu.memory.plan.combine_on_dispatch != 0) protocol::leave_role2<M>(cpu.memory);
+    if (cpu.memory.plan.combines_by_signals()) protocol::leave_role2<M>(cpu.memory);
     return true;
 }
 

@@ -1,6 +1,6 @@
 // Role 3 on the CPU: top-k partial sums and the shared expert's part.
 //
-// Runs after roles 1 and 2 of its rank, or (combine_on_dispatch) as the end of role 1. Waits for
+// Runs after roles 1 and 2 of its rank, or (CombineOn::kDispatch) as the end of role 1. Waits for
 // `done` of every peer (system scope). Reads: own combine rows, shared rows, topk_idx. Writes: y;
 // the last unit moves the state to the next launch.
 #pragma once
@@ -30,7 +30,7 @@ bool role3_combine(const CpuLaunch& cpu, std::uint32_t unit) {
     protocol::Launch launch;
     if (!protocol::begin_launch<M>(memory, Role::kCombine, unit, cpu.wait_limit_ns, &launch))
         return false;
-    const bool on_dispatch = memory.plan.combine_on_dispatch != 0;
+    const bool on_dispatch = memory.plan.combine_on == layout::CombineOn::kDispatch;
     trace::UnitLog* logs = on_dispatch ? cpu.dispatch_logs : cpu.compute_logs;
     if (logs != nullptr) launch.log = logs + unit;
     for (std::uint32_t i = 0; i < memory.heap.num_ranks; ++i) {

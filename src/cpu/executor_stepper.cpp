@@ -84,7 +84,7 @@ void Stepper::start_units(RankState* state) {
 // Opens the next stage of a rank that has none running.
 void Stepper::open(RankState* state) {
     const bool roles_ran = state->stage == Stage::kRoles;
-    if (roles_ran && state->launch->memory.plan.combine_on_dispatch == 0) {
+    if (roles_ran && !state->launch->memory.plan.combines_by_signals()) {
         state->stage = Stage::kCombine;
     } else {
         if (state->stage != Stage::kIdle) state->rank->end_launch();

@@ -50,7 +50,7 @@ void ThreadsExecutor::drain() {
 
 // Host callbacks run without the lock; `opening_` keeps everybody else away meanwhile.
 void ThreadsExecutor::advance(std::unique_lock<std::mutex>* lock) {
-    if (stage_ == Stage::kRoles && launch_->memory.plan.combine_on_dispatch == 0) {
+    if (stage_ == Stage::kRoles && !launch_->memory.plan.combines_by_signals()) {
         stage_ = Stage::kCombine;
     } else {
         const bool was_running = stage_ != Stage::kIdle;

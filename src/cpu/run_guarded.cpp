@@ -33,7 +33,7 @@ bool run_guarded(RoleFunction function, const CpuLaunch& cpu, Role role,
 
 bool run_dispatch_unit(const Roles& roles, const CpuLaunch& cpu, std::uint32_t unit) noexcept {
     if (!run_guarded(roles.dispatch, cpu, Role::kDispatch, unit)) return false;
-    if (cpu.memory.plan.combine_on_dispatch == 0) return true;
+    if (!cpu.memory.plan.combines_by_signals()) return true;
     return run_guarded(roles.combine, cpu, Role::kCombine, unit);
 }
 

@@ -16,6 +16,13 @@ namespace gcmoe::layout {
 // At most so many plans in a workspace: one per token band or captured graph.
 inline constexpr int kMaxPlans = 16;
 
+// Whose units run role 3.
+enum class CombineOn : std::uint32_t {
+    kCompute,   // role 2's, after the ends of roles 1 and 2 in stream order
+    kDispatch,  // role 1's, after their last row
+    kAll,       // those of both, each after its own role: all roles are one kernel
+};
+
 // The sizes of a plan that the memory depends on, and the offsets of its own signal block.
 struct PlanMemory {
     std::uint32_t row_block = 0;       // BM, rows of a ring block, 8..64
@@ -26,11 +33,16 @@ struct PlanMemory {
     std::uint32_t second_columns = 0;  // output columns of a second-GEMM task
     std::uint32_t dispatch_units = 0;
     std::uint32_t compute_units = 0;
-    std::uint32_t combine_on_dispatch = 0;  // 1: role 3 runs on role 1's units
+    CombineOn combine_on = CombineOn::kCompute;
 
     // Units of role 3.
     [[nodiscard]] GCMOE_HD std::uint32_t combine_units() const {
-        return combine_on_dispatch != 0 ? dispatch_units : compute_units;
+        if (combine_on == CombineOn::kAll) return dispatch_units + compute_units;
+        return combine_on == CombineOn::kDispatch ? dispatch_units : compute_units;
+    }
+    // Role 3 is ordered behind role 2 by signals, not by the stream.
+    [[nodiscard]] GCMOE_HD bool combines_by_signals() const {
+        return combine_on != CombineOn::kCompute;
     }
 
     std::uint64_t l1_full_count = 0;   // (ring_blocks) u32
@@ -50,7 +62,7 @@ struct PlanWords {
     std::uint64_t shared_ticket_base = 0;  // as ticket_base
     std::uint64_t role1_arrived = 0;       // grid barrier of role 1
     std::uint64_t role1_left = 0;          // units of role 1 that have pulled their last row
-    std::uint64_t role2_left = 0;  // units of role 2 that have ended; with combine_on_dispatch only
+    std::uint64_t role2_left = 0;     // units of role 2 that have ended; see combines_by_signals
     std::uint64_t role3_arrived = 0;  // units of role 3 that have written their last token
 };
 

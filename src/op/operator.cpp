@@ -36,7 +36,7 @@ Status make_blueprint(const Shape& shape, const OperatorOptions& options, Bluepr
         // Serial launches end role 1 before role 2 begins, and role 2 before role 3.
         if (options.launch_mode == LaunchMode::kSerial) {
             asked.overlap = false;
-            if (asked.combine == CombineUnits::kDispatch) {
+            if (asked.combine == CombineUnits::kDispatch || asked.combine == CombineUnits::kAll) {
                 return {Code::kBadConfig,
                         fmt::format("plan '{}': combine on role 1's units needs roles that run "
                                     "side by side, launch_mode is serial",

@@ -116,8 +116,12 @@ Status check_kernel(const Machine& machine, const PlanOptions& options) {
     if (options.shared_experts == SharedExperts::kRole4 && !machine.has_role4) {
         return bad(options, "shared_experts = role 4, which only the GPU backend has");
     }
-    if (options.combine == CombineUnits::kDispatch &&
-        options.shared_experts == SharedExperts::kRole4) {
+    if (options.combine == CombineUnits::kAll && !machine.has_one_grid) {
+        return bad(options, "combine on all units, in one grid, which only the GPU backend has");
+    }
+    const bool beside_role1 =
+        options.combine == CombineUnits::kDispatch || options.combine == CombineUnits::kAll;
+    if (beside_role1 && options.shared_experts == SharedExperts::kRole4) {
         return bad(options,
                    "combine on role 1's units and shared_experts = role 4: role 4 starts "
                    "when role 1 has ended, and the combine waits for its rows");
@@ -147,13 +151,17 @@ void fill_lead(const Shape& shape, const Machine& machine, PlanOptions* options)
     options->lead_blocks = static_cast<int>(std::clamp<std::int64_t>(lead, 1, most));
 }
 
-// After the partition is known.
-void fill_combine(const Machine& machine, int max_tokens, PlanOptions* options) {
+layout::CombineOn combine_on(CombineUnits units) {
+    if (units == CombineUnits::kAll) return layout::CombineOn::kAll;
+    return units == CombineUnits::kDispatch ? layout::CombineOn::kDispatch
+                                            : layout::CombineOn::kCompute;
+}
+
+// A kernel less, and all units sum: faster at every size measured (docs/tuning.md).
+void fill_combine(const Machine& machine, PlanOptions* options) {
     if (options->combine != CombineUnits::kAuto) return;
-    const std::int64_t most =
-        std::int64_t{machine.combine_tokens_per_unit} * options->partition.dispatch_units;
-    const bool few = max_tokens <= most && options->shared_experts != SharedExperts::kRole4;
-    options->combine = few ? CombineUnits::kDispatch : CombineUnits::kCompute;
+    const bool one_grid = machine.has_one_grid && options->shared_experts != SharedExperts::kRole4;
+    options->combine = one_grid ? CombineUnits::kAll : CombineUnits::kCompute;
 }
 
 // Both open: the machine's defaults. One open: the rest of the share, or the floor.
@@ -213,7 +221,7 @@ Status choose_plan(const Shape& shape, int max_tokens, const PlanOptions& option
     fill_second_columns(shape, machine, &filled);
     fill_partition(machine, &filled.partition);
     fill_lead(shape, machine, &filled);
-    fill_combine(machine, max_tokens, &filled);
+    fill_combine(machine, &filled);
     GCMOE_RETURN_IF_ERROR(check_sizes(shape, max_tokens, filled));
     GCMOE_RETURN_IF_ERROR(check_kernel(machine, filled));
     GCMOE_RETURN_IF_ERROR(check_units(filled, machine));
@@ -230,7 +238,7 @@ Status choose_plan(const Shape& shape, int max_tokens, const PlanOptions& option
     memory.second_columns = static_cast<std::uint32_t>(filled.second_columns);
     memory.dispatch_units = static_cast<std::uint32_t>(filled.partition.dispatch_units);
     memory.compute_units = static_cast<std::uint32_t>(filled.partition.compute_units);
-    memory.combine_on_dispatch = filled.combine == CombineUnits::kDispatch ? 1 : 0;
+    memory.combine_on = combine_on(filled.combine);
     std::uint32_t ring_blocks = 0;
     const schedule::TaskOrder order = scaled_order(shape, *plan, &ring_blocks);
     return schedule::check_task_order(order, ring_blocks);

@@ -42,14 +42,14 @@ template <SignalMemory M>
 }
 
 // A unit of role 2 has ended: it reads no word of this launch any more, and all that it stored is
-// released. Callers: only with combine_on_dispatch; otherwise the stream orders role 3 after
+// released. Callers: only with combines_by_signals; otherwise the stream orders role 3 after
 // role 2.
 template <SignalMemory M>
 GCMOE_HD void leave_role2(const layout::RankMemory& memory) {
     M::add_release(&memory.words()->role2_left, std::uint64_t{1});
 }
 
-// Role 3 on role 1's units: every unit of role 2 has left this launch.
+// Role 3 beside role 2: every unit of role 2 has left this launch.
 template <SignalMemory M>
 [[nodiscard]] GCMOE_HD bool wait_role2_left(const layout::RankMemory& memory,
                                             const Launch& launch) {
@@ -65,7 +65,7 @@ template <SignalMemory M>
 template <SignalMemory M>
 [[nodiscard]] GCMOE_HD bool wait_shared_rows(const layout::RankMemory& memory,
                                              const Launch& launch) {
-    const bool behind = memory.plan.combine_on_dispatch != 0 && memory.shared_chunks != 0;
+    const bool behind = memory.plan.combines_by_signals() && memory.shared_chunks != 0;
     if (!behind || !keeps<M>(Rule::kSharedRowsBeforeSum)) return true;
     return wait_role2_left<M>(memory, launch);
 }

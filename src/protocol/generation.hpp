@@ -40,7 +40,8 @@ struct DealtTasks {
 // Role 3's end, one call per unit. The last unit moves the state to the next launch (R25):
 // everything the launch counted has been counted, because roles 1 and 2 have ended and every peer's
 // `done` has been seen. On role 1's units it waits for role 2's end itself: a unit of role 2 that
-// begins late would take the next generation for its own (R34). `num_blocks`, `dealt`: of this
+// begins late would take the next generation for its own (R34); on the units of both, role 2's are
+// among those that arrive. `num_blocks`, `dealt`: of this
 // launch. Single words are plain: the next launch is ordered after. Returns false on a stall.
 template <SignalMemory M>
 [[nodiscard]] GCMOE_HD bool end_launch(const layout::RankMemory& memory, const Launch& launch,
@@ -51,7 +52,8 @@ template <SignalMemory M>
     const std::uint64_t arrived = M::add_acq_rel(&words.role3_arrived, std::uint64_t{1}) + 1;
     const std::uint64_t turn = keeps<M>(Rule::kAdvanceLast) ? combine_units : 1;
     if (arrived != launch.launches * combine_units + turn) return true;
-    const bool waits = memory.plan.combine_on_dispatch != 0 && keeps<M>(Rule::kAdvanceAfterRole2);
+    const bool waits = memory.plan.combine_on == layout::CombineOn::kDispatch &&
+                       keeps<M>(Rule::kAdvanceAfterRole2);
     if (waits && !wait_role2_left<M>(memory, launch)) return false;
     layout::StateWords& state = *memory.state();
     words.s0 = launch.s0 + num_blocks;

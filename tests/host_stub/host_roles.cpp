@@ -31,8 +31,10 @@ GpuFp8Matrix view(const layout::PackedFp8Matrix& matrix) {
 
 }  // namespace
 
-HostRanks::HostRanks(test::VirtualLayer* layer, const std::vector<reference::RankInputs>& inputs)
+HostRanks::HostRanks(test::VirtualLayer* layer, const std::vector<reference::RankInputs>& inputs,
+                     layout::CombineOn combine_on)
     : layer_(layer),
+      combine_on_(combine_on),
       launches_(inputs.size()),
       experts_(inputs.size()),
       times_(inputs.size()),
@@ -59,6 +61,7 @@ void HostRanks::make_launch(int rank) {
     launch.memory = state.backend->memory(0);
     launch.memory.plan.dispatch_units = kDispatchUnits;
     launch.memory.plan.compute_units = kComputeUnits;
+    launch.memory.plan.combine_on = combine_on_;
     auto& peers = launch.memory.peers;
     std::uint8_t* const own_heap = state.backend->heap_base();
     peers = {};
@@ -84,7 +87,7 @@ void HostRanks::make_launch(int rank) {
     launch.first_limit_ns = launch.wait_limit_ns = kWaitLimitNs;
     launch.y = y_[at].data();
     launch.y_stride = state.shape.hidden;
-    times_[at].resize(kDispatchUnits + 2 * kComputeUnits);
+    times_[at].resize(2 * (kDispatchUnits + kComputeUnits));
     launch.dispatch_times = times_[at].data();
     launch.compute_times = launch.dispatch_times + kDispatchUnits;
     launch.combine_times = launch.compute_times + kComputeUnits;
@@ -92,12 +95,20 @@ void HostRanks::make_launch(int rank) {
 
 std::string HostRanks::run() {
     Machine machine;
+    const ActivationScale scale = layer_->shape().activation_scale;
+    const bool one_grid = combine_on_ == layout::CombineOn::kAll;
     for (const GpuLaunch& launch : launches_) {
-        add_role1(&machine, launch);
-        add_role2(&machine, launch, layer_->shape().activation_scale);
+        if (one_grid) {
+            add_one_grid(&machine, launch, scale);
+        } else {
+            add_role1(&machine, launch);
+            add_role2(&machine, launch, scale);
+        }
     }
     machine.run();
-    for (const GpuLaunch& launch : launches_) add_role3(&machine, launch);
+    for (const GpuLaunch& launch : launches_) {
+        if (!one_grid) add_role3(&machine, launch);
+    }
     machine.run();
     std::string failed;
     for (const GpuLaunch& launch : launches_) {

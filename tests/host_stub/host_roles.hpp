@@ -16,13 +16,17 @@ namespace gcmoe::host_stub {
 void add_role1(Machine* machine, const cuda::device::GpuLaunch& launch);
 void add_role2(Machine* machine, const cuda::device::GpuLaunch& launch, ActivationScale scale);
 void add_role3(Machine* machine, const cuda::device::GpuLaunch& launch);
+// All of them in one kernel.
+void add_one_grid(Machine* machine, const cuda::device::GpuLaunch& launch, ActivationScale scale);
 
 class HostRanks {
   public:
-    HostRanks(test::VirtualLayer* layer, const std::vector<reference::RankInputs>& inputs);
+    // kCompute: a kernel for each role; kAll: one grid.
+    HostRanks(test::VirtualLayer* layer, const std::vector<reference::RankInputs>& inputs,
+              layout::CombineOn combine_on = layout::CombineOn::kCompute);
 
-    // One launch of all ranks: roles 1 and 2 side by side, then role 3. Empty, or the stall
-    // reports.
+    // One launch of all ranks: roles 1 and 2 side by side, then role 3; or the grids of all. Empty,
+    // or the stall reports.
     std::string run();
     [[nodiscard]] const std::vector<std::uint16_t>& y(int rank) const {
         return y_[static_cast<std::size_t>(rank)];
@@ -32,6 +36,7 @@ class HostRanks {
     void make_launch(int rank);
 
     test::VirtualLayer* layer_;
+    layout::CombineOn combine_on_;
     std::vector<cuda::device::GpuLaunch> launches_;
     std::vector<std::vector<cuda::device::GpuExpert>> experts_;
     std::vector<std::vector<cuda::device::GpuTimes>> times_;

@@ -13,7 +13,8 @@ void add_role1(Machine* machine, const cuda::device::GpuLaunch& launch) {
         machine->add_cta(unit, units, dispatch::kThreads, bytes, [&launch](std::uint8_t* shared) {
             cuda::device::GpuTimes* times = &launch.dispatch_times[cuda::ptx::cta_idx()];
             cuda::device::note_begin(times);
-            const bool finished = dispatch::run_role1(launch, shared);
+            const bool finished =
+                dispatch::run_role1(launch, cuda::device::Unit::of_grid(), shared);
             cuda::device::note_end(times, finished);
         });
     }

@@ -12,14 +12,14 @@ void add_instance(Machine* machine, const cuda::device::GpuLaunch& launch) {
     using Storage = gemm::SharedStorage<kMaxRows>;
     const std::uint32_t units = launch.memory.plan.compute_units;
     for (std::uint32_t unit = 0; unit < units; ++unit) {
-        machine->add_cta(
-            unit, units, gemm::kThreads, sizeof(Storage), [&launch](std::uint8_t* shared) {
-                auto* times = &launch.compute_times[cuda::ptx::cta_idx()];
-                cuda::device::note_begin(times);
-                const bool finished =
-                    gemm::run_role2<kK32, kMaxRows>(launch, reinterpret_cast<Storage*>(shared));
-                cuda::device::note_end(times, finished);
-            });
+        machine->add_cta(unit, units, gemm::kThreads, sizeof(Storage),
+                         [&launch](std::uint8_t* shared) {
+                             auto* times = &launch.compute_times[cuda::ptx::cta_idx()];
+                             cuda::device::note_begin(times);
+                             const bool finished = gemm::run_role2<kK32, kMaxRows>(
+                                 launch, cuda::ptx::cta_idx(), reinterpret_cast<Storage*>(shared));
+                             cuda::device::note_end(times, finished);
+                         });
     }
 }
 

@@ -12,7 +12,8 @@ void add_role3(Machine* machine, const cuda::device::GpuLaunch& launch) {
             cuda::device::GpuTimes* times = &launch.combine_times[cuda::ptx::cta_idx()];
             cuda::device::note_begin(times);
             const bool finished =
-                combine::run_role3(launch, reinterpret_cast<std::uint32_t*>(shared));
+                combine::run_role3(launch, cuda::device::Unit::of_grid(), combine::Act::kReal,
+                                   reinterpret_cast<std::uint32_t*>(shared));
             cuda::device::note_end(times, finished);
         });
     }

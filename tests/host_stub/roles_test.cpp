@@ -291,6 +291,19 @@ TEST_P(HostRoles, SameBytesAsTheScalarLayer) {
     }
 }
 
+// All roles in one kernel, two launches.
+TEST_P(HostRoles, OneGridGivesTheSameBytes) {
+    test::VirtualLayer on_grid{which_.shape, {}, options_of(which_), which_.forms};
+    HostRanks grid{&on_grid, inputs_, layout::CombineOn::kAll};
+    launch();
+    for (int n = 0; n < 2; ++n) {
+        ASSERT_EQ(grid.run(), "");
+        for (int rank = 0; rank < which_.shape.num_ranks; ++rank) {
+            EXPECT_TRUE(grid.y(rank) == ranks_.y(rank)) << "rank " << rank << ", launch " << n;
+        }
+    }
+}
+
 class JudgedRoles : public HostRoles {};
 
 TEST_P(JudgedRoles, AgreeWithTheReferenceAtEveryStage) {

@@ -232,32 +232,47 @@ TEST(PlanOnAGpu, LeadFollowsTheUnits) {
     EXPECT_EQ(plan.lead_blocks, 4U);
 }
 
-// Two tokens an SM of role 1; beyond that, and for role 4, role 2's units.
-TEST(PlanOnAGpu, FewTokensAreSummedByRole1sUnits) {
+TEST(PlanOnAGpu, RolesShareOneGrid) {
+    using layout::CombineOn;
     Shape shape = checkpoint::model_shape(checkpoint::known_models().front(), 1);
     shape.shared_inter = 256;
-    const auto on_dispatch = [&shape](int tokens, SharedExperts who, CombineUnits combine) {
+    const auto combine_on = [&shape](SharedExperts who, CombineUnits combine) {
         PlanOptions options;
         options.shared_experts = who;
         options.combine = combine;
         backend::Plan plan;
-        EXPECT_TRUE(choose_plan(shape, tokens, options, plan::gpu_machine(132, 1), &plan).ok());
-        EXPECT_EQ(plan.memory.combine_units(), plan.memory.combine_on_dispatch != 0 ? 8U : 124U);
-        return plan.memory.combine_on_dispatch != 0;
+        EXPECT_TRUE(choose_plan(shape, 32, options, plan::gpu_machine(132, 1), &plan).ok());
+        return plan.memory;
     };
-    EXPECT_TRUE(on_dispatch(16, SharedExperts::kAuto, CombineUnits::kAuto));
-    EXPECT_FALSE(on_dispatch(17, SharedExperts::kAuto, CombineUnits::kAuto));
-    EXPECT_FALSE(on_dispatch(1, SharedExperts::kRole4, CombineUnits::kAuto));
-    EXPECT_FALSE(on_dispatch(1, SharedExperts::kAuto, CombineUnits::kCompute));
-    EXPECT_TRUE(on_dispatch(256, SharedExperts::kAuto, CombineUnits::kDispatch));
+    const layout::PlanMemory all = combine_on(SharedExperts::kAuto, CombineUnits::kAuto);
+    EXPECT_EQ(all.combine_on, CombineOn::kAll);
+    EXPECT_EQ(all.combine_units(), 132U);
+    EXPECT_TRUE(all.combines_by_signals());
+    const layout::PlanMemory role4 = combine_on(SharedExperts::kRole4, CombineUnits::kAuto);
+    EXPECT_EQ(role4.combine_on, CombineOn::kCompute);
+    EXPECT_EQ(role4.combine_units(), 124U);
+    EXPECT_FALSE(role4.combines_by_signals());
+    const layout::PlanMemory few = combine_on(SharedExperts::kAuto, CombineUnits::kDispatch);
+    EXPECT_EQ(few.combine_on, CombineOn::kDispatch);
+    EXPECT_EQ(few.combine_units(), 8U);
+    EXPECT_EQ(combine_on(SharedExperts::kAuto, CombineUnits::kCompute).combine_on,
+              CombineOn::kCompute);
     PlanOptions both;
     both.shared_experts = SharedExperts::kRole4;
-    both.combine = CombineUnits::kDispatch;
+    for (const CombineUnits units : {CombineUnits::kDispatch, CombineUnits::kAll}) {
+        both.combine = units;
+        backend::Plan plan;
+        const Status status = choose_plan(shape, 8, both, plan::gpu_machine(132, 1), &plan);
+        EXPECT_EQ(status.code(), Code::kBadConfig);
+        EXPECT_NE(status.message().find("role 4 starts when role 1 has ended"), std::string::npos)
+            << status.message();
+    }
+    PlanOptions on_cpu;
+    on_cpu.combine = CombineUnits::kAll;
     backend::Plan plan;
-    const Status status = choose_plan(shape, 8, both, plan::gpu_machine(132, 1), &plan);
+    const Status status = choose_plan(shape, 8, on_cpu, plan::cpu_machine(), &plan);
     EXPECT_EQ(status.code(), Code::kBadConfig);
-    EXPECT_NE(status.message().find("role 4 starts when role 1 has ended"), std::string::npos)
-        << status.message();
+    EXPECT_NE(status.message().find("one grid"), std::string::npos) << status.message();
 }
 
 TEST(PlanOnAGpu, OtherTaskWidthsAreRefused) {

@@ -23,9 +23,10 @@ void add_gpu_options(CLI::App& command, GpuOptions* options) {
         ->type_name("WHO")
         ->group("GPU");
     command
-        .add_option("--combine", options->combine,
-                    "Units of role 3: compute (role 2's), dispatch (role 1's, no launch between), "
-                    "auto = dispatch for few tokens on a GPU, else compute (auto)")
+        .add_option(
+            "--combine", options->combine,
+            "Units of role 3: compute (role 2's), dispatch (role 1's, no launch between), all "
+            "(GPU: all roles in one kernel), auto = all on a GPU, else compute (auto)")
         ->type_name("UNITS")
         ->group("Execution");
     command.add_option("--device", options->device, "GPU: CUDA's number of the device (0)")
@@ -69,8 +70,11 @@ Status parse_combine(const GpuOptions& options, CombineUnits* combine) {
         *combine = CombineUnits::kCompute;
     } else if (options.combine == "dispatch") {
         *combine = CombineUnits::kDispatch;
+    } else if (options.combine == "all") {
+        *combine = CombineUnits::kAll;
     } else {
-        return option_error("--combine", options.combine, "must be one of auto, compute, dispatch");
+        return option_error("--combine", options.combine,
+                            "must be one of auto, compute, dispatch, all");
     }
     return {};
 }

@@ -1,10 +1,10 @@
 // Role 3 on the GPU: top-k partial sums and the shared expert's part.
 //
-// Runs after roles 1, 2 and 4 of its rank, or (combine_on_dispatch) as the end of role 1's kernel.
-// Waits for `done` of every peer (system scope), one thread a peer; then, as the end of role 1, for
-// role 2's end (R34, R35). Reads: own combine rows, shared rows, topk_idx. Writes: y; the last CTA
-// moves the state on (R25). An item is 256 columns of a token, 8 a lane; warp w of all warps,
-// neighbours on different SMs, takes items w, w + warps, ..
+// Runs after roles 1, 2 and 4 of its rank, or behind role 1 or both roles in their kernel. Waits
+// for `done` of every peer (system scope), one thread a peer; then, in such a kernel, for role 2's
+// end (R34, R35). Reads: own combine rows, shared rows, topk_idx. Writes: y; the last CTA moves the
+// state on (R25). An item is 256 columns of a token, 8 a lane; warp w of all warps, neighbours on
+// different SMs, takes items w, w + warps, ..
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@
 #include "cuda/device/gpu_launch.cuh"
 #include "cuda/device/gpu_memory.cuh"
 #include "cuda/device/launch_order.cuh"
+#include "cuda/device/unit.cuh"
 #include "cuda/ptx/copy.cuh"
 #include "cuda/ptx/sync.cuh"
 #include "numerics/bf16.hpp"
@@ -25,8 +26,13 @@ namespace gcmoe::cuda::combine {
 
 using device::GpuLaunch;
 using device::GpuMemory;
+using device::Unit;
 
-inline constexpr std::uint32_t kThreads = 512;  // of the kernel of its own
+inline constexpr std::uint32_t kThreads = 512;
+// Among the role's threads: a CTA may have more.
+__device__ __forceinline__ void role_barrier() {
+    ptx::named_barrier(device::kRoleBarrier, kThreads);
+}
 inline constexpr std::uint32_t kLaneColumns = 8;
 inline constexpr std::uint32_t kWarpColumns = 32 * kLaneColumns;
 
@@ -115,13 +121,13 @@ __device__ __forceinline__ void combine_columns(const GpuLaunch& gpu, const sche
 
 // All warps of all CTAs; a rehearsal takes one token. The next item's slots are looked up while
 // this one's rows are on their way.
-__device__ __forceinline__ void combine_tokens(const GpuLaunch& gpu, std::uint32_t num_tokens,
-                                               Act act) {
+__device__ __forceinline__ void combine_tokens(const GpuLaunch& gpu, const Unit& unit,
+                                               std::uint32_t num_tokens, Act act) {
     if (act == Act::kRehearsal && num_tokens > 1) num_tokens = 1;
     const std::uint32_t items_of_token = ceil_div(gpu.hidden, kWarpColumns);
     const std::uint64_t items = std::uint64_t{num_tokens} * items_of_token;
-    const std::uint32_t warps = ptx::num_threads() / 32 * ptx::num_ctas();
-    std::uint64_t item = ptx::thread_idx() / 32 * ptx::num_ctas() + ptx::cta_idx();
+    const std::uint32_t warps = kThreads / 32 * unit.num_units;
+    std::uint64_t item = ptx::thread_idx() / 32 * unit.num_units + unit.idx;
     std::int64_t expert = -1;
     if (item < items) {
         expert = expert_of_slot(gpu, schedule::split(item, items_of_token).block, 0);
@@ -139,12 +145,13 @@ __device__ __forceinline__ void combine_tokens(const GpuLaunch& gpu, std::uint32
 }
 
 // Thread 0 of a CTA, after the CTA's last token.
-__device__ __forceinline__ bool finish(const GpuLaunch& gpu, const protocol::Launch& launch) {
+__device__ __forceinline__ bool finish(const GpuLaunch& gpu, const Unit& unit,
+                                       const protocol::Launch& launch) {
     const layout::RankMemory& memory = gpu.memory;
     const std::uint32_t num_blocks =
         protocol::low_word(GpuMemory::load_acquire(memory.num_blocks()));
     const schedule::TaskOrder order = device::task_order(gpu, num_blocks, launch.num_tokens);
-    if (ptx::cta_idx() == 0 && memory.shared_chunks != 0) {
+    if (unit.idx == 0 && memory.shared_chunks != 0) {
         protocol::top_up_shared<GpuMemory>(memory, order.shared_blocks);
     }
     protocol::DealtTasks dealt;
@@ -162,7 +169,7 @@ __device__ __forceinline__ bool wait_rows(const GpuLaunch& gpu, const protocol::
     const layout::RankMemory& memory = gpu.memory;
     bool ok = true;
     for (std::uint32_t peer = ptx::thread_idx(); ok && peer < memory.heap.num_ranks;
-         peer += ptx::num_threads()) {
+         peer += kThreads) {
         ok = protocol::wait_done<GpuMemory>(memory, launch, peer);
     }
     if (ok && ptx::thread_idx() == 0) {
@@ -171,28 +178,25 @@ __device__ __forceinline__ bool wait_rows(const GpuLaunch& gpu, const protocol::
     return ok;
 }
 
-// The whole role for one CTA. `failed`: a word in shared memory. Returns false if it left early.
-__device__ __forceinline__ bool run_role3(const GpuLaunch& gpu, std::uint32_t* failed) {
+// The whole role, or its rehearsal, for the first kThreads threads of one CTA. `failed`: a word in
+// shared memory. Returns false if it left early.
+__device__ __forceinline__ bool run_role3(const GpuLaunch& gpu, const Unit& unit, Act act,
+                                          std::uint32_t* failed) {
     const std::uint32_t thread = ptx::thread_idx();
     const layout::RankMemory& memory = gpu.memory;
     if (thread == 0) *failed = 0;
-    ptx::cta_barrier();
+    role_barrier();
     protocol::Launch launch;
-    const bool begun = protocol::begin_launch<GpuMemory>(memory, Role::kCombine, ptx::cta_idx(),
+    const bool begun = protocol::begin_launch<GpuMemory>(memory, Role::kCombine, unit.idx,
                                                          device::wait_limit(gpu), &launch);
-    bool rehearses = memory.plan.combine_on_dispatch != 0;
-#pragma unroll 1
-    for (;;) {
-        if (!rehearses && !(begun && wait_rows(gpu, launch))) *failed = 1;
-        ptx::cta_barrier();
-        if (*failed != 0) return false;
-        combine_tokens(gpu, launch.num_tokens, rehearses ? Act::kRehearsal : Act::kReal);
-        ptx::cta_barrier();
-        if (!rehearses) break;
-        rehearses = false;
-    }
-    if (thread == 0 && !finish(gpu, launch)) *failed = 1;
-    ptx::cta_barrier();
+    if (!begun || (act == Act::kReal && !wait_rows(gpu, launch))) *failed = 1;
+    role_barrier();
+    if (*failed != 0) return false;
+    combine_tokens(gpu, unit, launch.num_tokens, act);
+    role_barrier();
+    if (act == Act::kRehearsal) return true;
+    if (thread == 0 && !finish(gpu, unit, launch)) *failed = 1;
+    role_barrier();
     return *failed == 0;
 }
 

@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (launch.is_warm_up != 0) return;
     device::GpuTimes* times = &launch.dispatch_times[ptx::cta_idx()];
     device::note_begin(times);
-    device::note_end(times, run_role1(launch, shared_bytes));
+    device::note_end(times, run_role1(launch, device::Unit::of_grid(), shared_bytes));
 }
 
 }  // namespace

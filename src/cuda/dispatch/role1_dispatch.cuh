@@ -24,35 +24,35 @@
 
 namespace gcmoe::cuda::dispatch {
 
-// The whole role for one CTA. Returns false if it left early.
-__device__ __forceinline__ bool run_role1(const GpuLaunch& gpu, std::uint8_t* shared) {
+// The whole role for the first kThreads threads of one CTA. Returns false if it left early.
+__device__ __forceinline__ bool run_role1(const GpuLaunch& gpu, const Unit& unit,
+                                          std::uint8_t* shared) {
     const std::uint32_t thread = ptx::thread_idx();
-    const std::uint32_t unit = ptx::cta_idx();
     auto* buffers = reinterpret_cast<RowBuffers*>(shared);
     const Accounts accounts = place_accounts(shared, gpu);
     Launch launch;
-    if (unit + 1 == ptx::num_ctas() && thread / 32 == kWarps - 1) warm_tables(gpu);
+    if (unit.idx + 1 == unit.num_units && thread / 32 == kWarps - 1) warm_tables(gpu);
     if (thread < kWarps) {
         for (std::uint64_t& arrived : buffers->arrived[thread]) ptx::mbarrier_init(&arrived, 1);
         ptx::mbarrier_init_fence();
     }
     if (thread == 0) *accounts.failed = 0;
-    ptx::cta_barrier();
-    const bool begun = protocol::begin_launch<GpuMemory>(gpu.memory, Role::kDispatch, unit,
+    role_barrier();
+    const bool begun = protocol::begin_launch<GpuMemory>(gpu.memory, Role::kDispatch, unit.idx,
                                                          device::wait_limit(gpu), &launch);
     if (!begun) *accounts.failed = 1;
-    ptx::cta_barrier();
+    role_barrier();
     if (*accounts.failed != 0) return false;
     const bool publish = gpu.dispatch_step != device::DispatchStep::kPull;
-    if (thread / 32 == kWarps - 1) warm_tokens(gpu, launch.num_tokens);
-    if (unit == 0 && publish) publish_routing(gpu, launch, accounts);
+    if (thread / 32 == kWarps - 1) warm_tokens(gpu, unit, launch.num_tokens);
+    if (unit.idx == 0 && publish) publish_routing(gpu, launch, accounts);
     if (gpu.dispatch_step == device::DispatchStep::kPublish) return true;
     if (!receive_routing(gpu, launch, accounts)) return false;
-    if (unit == 0) publish_blocks(gpu, launch, accounts);
-    device::GpuTimes& times = gpu.dispatch_times[unit];
+    if (unit.idx == 0) publish_blocks(gpu, launch, accounts);
+    device::GpuTimes& times = gpu.dispatch_times[unit.idx];
     if (thread == 0) times.first_work_ns = ptx::global_timer_ns();
-    if (!pull_rows(gpu, launch, accounts, buffers)) *accounts.failed = 1;
-    ptx::cta_barrier();
+    if (!pull_rows(gpu, launch, accounts, unit, buffers)) *accounts.failed = 1;
+    role_barrier();
     if (*accounts.failed != 0) return false;
     if (thread == 0) {
         times.last_work_ns = ptx::global_timer_ns();

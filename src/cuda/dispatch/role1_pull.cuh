@@ -201,9 +201,10 @@ __device__ __forceinline__ bool store_row(const GpuLaunch& gpu, const Launch& la
 // All warps of all CTAs: the launch's rows in order, dealt out one by one. A warp asks for its next
 // row before it stores the last one.
 __device__ __forceinline__ bool pull_rows(const GpuLaunch& gpu, const Launch& launch,
-                                          const Accounts& accounts, RowBuffers* buffers) {
+                                          const Accounts& accounts, const Unit& unit,
+                                          RowBuffers* buffers) {
     const std::uint32_t warp = ptx::thread_idx() / 32;
-    const std::uint32_t stride = ptx::num_ctas() * kWarps;
+    const std::uint32_t stride = unit.num_units * kWarps;
     const std::uint32_t rows = accounts.first_row[gpu.memory.heap.experts_per_rank];
     RowBuffer buffer{buffers->codes[warp][0], &buffers->arrived[warp][0], 0};
     RowBuffer other{buffers->codes[warp][1], &buffers->arrived[warp][1], 0};
@@ -211,11 +212,11 @@ __device__ __forceinline__ bool pull_rows(const GpuLaunch& gpu, const Launch& la
     PulledRow next;
     // Neighbouring rows go to different CTAs: a block is pulled by all SMs of the partition at
     // once. CTA 0, which publishes the tables meanwhile, is the last in turn.
-    const std::uint32_t turn = (ptx::cta_idx() + ptx::num_ctas() - 1) % ptx::num_ctas();
+    const std::uint32_t turn = (unit.idx + unit.num_units - 1) % unit.num_units;
     bool has_current = false;
     bool ok = true;
 #pragma unroll 1
-    for (std::uint32_t row = warp * ptx::num_ctas() + turn; ok; row += stride) {
+    for (std::uint32_t row = warp * unit.num_units + turn; ok; row += stride) {
         const bool has_next = row < rows && find_row(gpu, launch, accounts, row, &next);
         if (has_next) ask_row(gpu, other, &next);
         ok = has_next || row >= rows;

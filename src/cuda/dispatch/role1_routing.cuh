@@ -7,6 +7,7 @@
 #include "base/math.hpp"
 #include "cuda/device/gpu_launch.cuh"
 #include "cuda/device/gpu_memory.cuh"
+#include "cuda/device/unit.cuh"
 #include "cuda/device/warp.cuh"
 #include "cuda/ptx/math.cuh"
 #include "cuda/ptx/sync.cuh"
@@ -18,10 +19,15 @@ namespace gcmoe::cuda::dispatch {
 
 using device::GpuLaunch;
 using device::GpuMemory;
+using device::Unit;
 using protocol::Launch;
 
 inline constexpr std::uint32_t kThreads = 512;
 inline constexpr std::uint32_t kWarps = kThreads / 32;
+// Among the role's threads: a CTA may have more.
+__device__ __forceinline__ void role_barrier() {
+    ptx::named_barrier(device::kRoleBarrier, kThreads);
+}
 // Slots that a lane holds in registers at once, so that their loads are in flight together.
 inline constexpr std::uint32_t kSlotBatch = 4;
 
@@ -193,7 +199,7 @@ __device__ __forceinline__ void place_lists(const GpuLaunch& gpu, const Accounts
         }
         accounts.counts[e] = count;
     }
-    ptx::cta_barrier();
+    role_barrier();
     // One warp per owner: prefix sums over its experts.
     const std::uint32_t lane = thread % 32;
     for (std::uint32_t owner = thread / 32; owner < gpu.memory.heap.num_ranks; owner += kWarps) {
@@ -206,7 +212,7 @@ __device__ __forceinline__ void place_lists(const GpuLaunch& gpu, const Accounts
             start += ptx::shuffle(upto, 31);
         }
     }
-    ptx::cta_barrier();
+    role_barrier();
     for (std::uint32_t i = thread; i < kWarps * gpu.num_experts; i += kThreads) {
         accounts.list_next[i] += accounts.offsets[i % gpu.num_experts];
     }
@@ -222,17 +228,17 @@ __device__ __forceinline__ void publish_routing(const GpuLaunch& gpu, const Laun
         accounts.list_next[i] = 0;
     }
     if (thread < kWarps) accounts.bad_slot[thread] = kNoSlot;
-    ptx::cta_barrier();
+    role_barrier();
     SlotExperts last;
     // One body for both passes: the second finds its instructions in the cache.
 #pragma unroll 1
     for (std::uint32_t pass = 0; pass < 2; ++pass) {
         walk_slots(gpu, launch, accounts, pass == 1, &last);
-        ptx::cta_barrier();
+        role_barrier();
         if (pass == 1) break;
         if (thread == 0) note_bad_index(gpu, launch, accounts);
         place_lists(gpu, accounts);
-        ptx::cta_barrier();
+        role_barrier();
     }
     for (std::uint32_t i = thread; i < gpu.num_experts; i += kThreads) {
         const std::uint32_t e = (i + memory.rank() * per_rank) % gpu.num_experts;
@@ -240,7 +246,7 @@ __device__ __forceinline__ void publish_routing(const GpuLaunch& gpu, const Laun
                                            accounts.counts[e]);
     }
     ptx::fence_async_proxy_shared();  // rows come in the lists' place
-    ptx::cta_barrier();               // counts are overwritten by what is received
+    role_barrier();                   // counts are overwritten by what is received
 }
 
 // One warp: first_row holds rows per expert; both arrays become sums over the experts before.
@@ -306,7 +312,7 @@ __device__ __forceinline__ bool receive_routing(const GpuLaunch& gpu, const Laun
             break;
         }
     }
-    ptx::cta_barrier();
+    role_barrier();
     if (*accounts.failed != 0) return false;
     for (std::uint32_t s = thread / 32; s < memory.heap.num_ranks; s += kWarps) {
         if (!locate_source(gpu, launch, accounts, s)) *accounts.failed = 1;
@@ -317,9 +323,9 @@ __device__ __forceinline__ bool receive_routing(const GpuLaunch& gpu, const Laun
             rows += accounts.counts[s * per_rank + e];
         accounts.first_row[e] = rows;
     }
-    ptx::cta_barrier();
+    role_barrier();
     if (thread < 32) sum_before(accounts, per_rank, memory.plan.row_block);
-    ptx::cta_barrier();
+    role_barrier();
     return *accounts.failed == 0;
 }
 
@@ -368,7 +374,7 @@ __device__ __forceinline__ void publish_blocks(const GpuLaunch& gpu, const Launc
     for (std::uint32_t s = thread; s < memory.heap.num_ranks; s += kThreads) {
         protocol::set_rows_target(memory, s, accounts.source_rows[s]);
     }
-    ptx::cta_barrier();
+    role_barrier();
     if (thread == 0) {
         protocol::publish_num_blocks<GpuMemory>(memory, launch, accounts.first_block[per_rank]);
     }

@@ -65,13 +65,14 @@ __device__ __forceinline__ void warm_tables(const GpuLaunch& gpu) {
 }
 
 // One warp of every CTA: the rank's own tokens, a lane a token. Peers pull them.
-__device__ __forceinline__ void warm_tokens(const GpuLaunch& gpu, std::uint32_t num_tokens) {
+__device__ __forceinline__ void warm_tokens(const GpuLaunch& gpu, const Unit& unit,
+                                            std::uint32_t num_tokens) {
     const layout::SymmetricHeap& heap = gpu.memory.heap;
     std::uint8_t* own = gpu.memory.own_heap();
     const std::uint32_t tokens = num_tokens < kMostWarmTokens ? num_tokens : kMostWarmTokens;
-    const std::uint32_t stride = 32 * ptx::num_ctas();
-    for (std::uint32_t token = ptx::thread_idx() % 32 * ptx::num_ctas() + ptx::cta_idx();
-         token < tokens; token += stride) {
+    const std::uint32_t stride = 32 * unit.num_units;
+    for (std::uint32_t token = ptx::thread_idx() % 32 * unit.num_units + unit.idx; token < tokens;
+         token += stride) {
         warm(heap.x_row(own, token), gpu.hidden);
         warm(heap.x_scale_row(own, token), 4 * std::uint64_t{gpu.memory.hidden_chunks});
         warm(heap.weight(own) + std::uint64_t{token} * heap.topk, 4 * std::uint64_t{heap.topk});

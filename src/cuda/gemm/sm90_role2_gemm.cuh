@@ -120,16 +120,17 @@ __device__ __forceinline__ void run_math(const GpuLaunch& gpu, SharedStorage<kMa
     }
 }
 
-// The whole role for one CTA. Returns false if it left early.
+// The whole role for one CTA, unit `unit` of the role. Returns false if it left early.
 template <bool kK32, std::uint32_t kMaxRows>
-__device__ __forceinline__ bool run_role2(const GpuLaunch& gpu, SharedStorage<kMaxRows>* shared) {
+__device__ __forceinline__ bool run_role2(const GpuLaunch& gpu, std::uint32_t unit,
+                                          SharedStorage<kMaxRows>* shared) {
     const std::uint32_t thread = ptx::thread_idx();
     const std::uint32_t warp = thread / 32;
     if (thread == 0) init_barriers(shared);
     ptx::cta_barrier();
     Launch launch;
     const bool begun = protocol::begin_launch<GpuMemory>(
-        gpu.memory, gpu.is_role4 != 0 ? Role::kShared : Role::kCompute, ptx::cta_idx(),
+        gpu.memory, gpu.is_role4 != 0 ? Role::kShared : Role::kCompute, unit,
         device::wait_limit(gpu), &launch);
     if (!begun) shared->abort = 1;
     ptx::cta_barrier();
@@ -148,7 +149,7 @@ __device__ __forceinline__ bool run_role2(const GpuLaunch& gpu, SharedStorage<kM
     }
     ptx::cta_barrier();
     if (aborted(&shared->abort)) return false;
-    const bool leaves = gpu.memory.plan.combine_on_dispatch != 0 && gpu.is_role4 == 0;
+    const bool leaves = gpu.memory.plan.combines_by_signals() && gpu.is_role4 == 0;
     if (leaves && thread == 0) protocol::leave_role2<GpuMemory>(gpu.memory);
     return true;
 }

@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     device::GpuTimes* times = &units[ptx::cta_idx()];
     device::note_begin(times);
     auto* shared = reinterpret_cast<SharedStorage<kMaxRows>*>(shared_bytes);
-    device::note_end(times, run_role2<kK32>(launch, shared));
+    device::note_end(times, run_role2<kK32>(launch, ptx::cta_idx(), shared));
 }
 
 template <bool kK32, std::uint32_t kMaxRows>

@@ -162,7 +162,7 @@ Status CudaRank::allocate() {
         most_dispatch_ = std::max<std::size_t>(most_dispatch_, plan.memory.dispatch_units);
         most_compute_ = std::max<std::size_t>(most_compute_, plan.memory.compute_units);
     }
-    most_combine_ = std::max(most_dispatch_, most_compute_);
+    most_combine_ = most_dispatch_ + most_compute_;
     const std::size_t units = 2 * most_dispatch_ + most_compute_ + most_combine_;
     GCMOE_RETURN_IF_ERROR(times_.allocate(units * sizeof(GpuTimes), "the times of a launch"));
     const int value = setup_.poison ? 0xFF : 0;
@@ -416,13 +416,19 @@ Placement CudaRank::placement() {
     };
     const RankPartition& partition = *partitions_[static_cast<std::size_t>(last_plan_idx_)];
     Placement placement;
+    const backend::Plan& plan = setup_.plans[static_cast<std::size_t>(last_plan_idx_)];
     placement.dispatch_map = partition.dispatch_sms;
     placement.compute_map = partition.compute_sms;
+    if (plan.memory.combine_on == layout::CombineOn::kAll) {  // the hardware deals out the CTAs
+        placement.dispatch_map.insert(placement.dispatch_map.end(), partition.compute_sms.begin(),
+                                      partition.compute_sms.end());
+        std::sort(placement.dispatch_map.begin(), placement.dispatch_map.end());
+        placement.compute_map = placement.dispatch_map;
+    }
     placement.dispatch_ran = sms(times.dispatch);
     placement.compute_ran = sms(times.compute);
     placement.combine_ran = sms(times.combine);
-    const backend::Plan& plan = setup_.plans[static_cast<std::size_t>(last_plan_idx_)];
-    const bool on_dispatch = plan.memory.combine_on_dispatch != 0;
+    const bool on_dispatch = plan.memory.combine_on == layout::CombineOn::kDispatch;
     placement.combine_map = on_dispatch ? placement.dispatch_map : placement.compute_map;
     if (plan.has_role4) placement.shared_ran = sms(times.shared);
     return placement;

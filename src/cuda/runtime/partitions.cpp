@@ -48,7 +48,12 @@ Status Partitions::find(int rank, const Partition& sizes, const RankPartition** 
         make_part(*map, share.dispatch, device_, &made->dispatch, &made->dispatch_sms));
     GCMOE_RETURN_IF_ERROR(
         make_part(*map, share.compute, device_, &made->compute, &made->compute_sms));
-    GCMOE_RETURN_IF_ERROR(warm_up_roles(made->dispatch.stream(), made->compute.stream()));
+    std::vector<int> pairs_of_both = share.dispatch;
+    pairs_of_both.insert(pairs_of_both.end(), share.compute.begin(), share.compute.end());
+    std::vector<int> sms_of_both;
+    GCMOE_RETURN_IF_ERROR(make_part(*map, pairs_of_both, device_, &made->whole, &sms_of_both));
+    GCMOE_RETURN_IF_ERROR(
+        warm_up_roles({made->dispatch.stream(), made->compute.stream(), made->whole.stream()}));
     *out = made_.emplace(key, std::move(made)).first->second.get();
     return {};
 }

@@ -11,10 +11,12 @@
 
 namespace gcmoe::cuda::runtime {
 
-// One rank's two partitions and the SMs they should be on, ascending.
+// One rank's two partitions, both together (for the one grid), and the SMs they should be on,
+// ascending.
 struct RankPartition {
     GreenContext dispatch;
     GreenContext compute;
+    GreenContext whole;
     std::vector<int> dispatch_sms;
     std::vector<int> compute_sms;
 };

@@ -8,6 +8,7 @@
 #include "cuda/dispatch/role1_dispatch.hpp"
 #include "cuda/gemm/sm90_role2_gemm.hpp"
 #include "cuda/joint/dispatch_combine.hpp"
+#include "cuda/joint/one_grid.hpp"
 
 namespace gcmoe::cuda::runtime {
 
@@ -23,11 +24,13 @@ Status prepare_roles(int device) {
     GCMOE_RETURN_IF_ERROR(cuda_status(combine::prepare_role3(), "loading role 3"));
     GCMOE_RETURN_IF_ERROR(
         cuda_status(joint::prepare_dispatch_combine(), "loading roles 1 and 3 in one"));
+    GCMOE_RETURN_IF_ERROR(cuda_status(joint::prepare_one_grid(), "loading the one grid"));
     ready.insert(device);
     return {};
 }
 
-Status warm_up_roles(cudaStream_t dispatch, cudaStream_t compute) {
+Status warm_up_roles(const RoleStreams& streams) {
+    const auto [dispatch, compute, whole] = streams;
     device::GpuLaunch nothing;
     nothing.is_warm_up = 1;
     nothing.memory.plan.dispatch_units = 1;
@@ -44,11 +47,14 @@ Status warm_up_roles(cudaStream_t dispatch, cudaStream_t compute) {
                 cuda_status(gemm::launch_role2(nothing, scale, compute), "warming up role 2"));
             GCMOE_RETURN_IF_ERROR(
                 cuda_status(gemm::launch_role4(nothing, scale, dispatch), "warming up role 4"));
+            GCMOE_RETURN_IF_ERROR(cuda_status(joint::launch_one_grid(nothing, scale, whole),
+                                              "warming up the one grid"));
         }
     }
     GCMOE_RETURN_IF_ERROR(
         cuda_status(combine::launch_role3(nothing, compute), "warming up role 3"));
     GCMOE_RETURN_IF_ERROR(cuda_status(cudaStreamSynchronize(dispatch), "warming up role 1"));
+    GCMOE_RETURN_IF_ERROR(cuda_status(cudaStreamSynchronize(whole), "warming up the one grid"));
     return cuda_status(cudaStreamSynchronize(compute), "warming up roles 2 and 3");
 }
 

@@ -10,7 +10,14 @@ namespace gcmoe::cuda::runtime {
 // Loads every kernel on the current device, once per process and device.
 Status prepare_roles(int device);
 
+// A rank's streams: of its two partitions, and of both together.
+struct RoleStreams {
+    cudaStream_t dispatch;
+    cudaStream_t compute;
+    cudaStream_t whole;
+};
+
 // One empty launch of every kernel on the streams that it will run on (see prepare_kernel.cuh).
-Status warm_up_roles(cudaStream_t dispatch, cudaStream_t compute);
+Status warm_up_roles(const RoleStreams& streams);
 
 }  // namespace gcmoe::cuda::runtime

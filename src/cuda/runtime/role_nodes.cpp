@@ -7,12 +7,13 @@
 #include "cuda/dispatch/role1_dispatch.hpp"
 #include "cuda/gemm/sm90_role2_gemm.hpp"
 #include "cuda/joint/dispatch_combine.hpp"
+#include "cuda/joint/one_grid.hpp"
 
 namespace gcmoe::cuda::runtime {
 namespace {
 
-bool combines_on_dispatch(const RankLaunch& rank) {
-    return rank.launch.memory.plan.combine_on_dispatch != 0;
+bool combines_on(const RankLaunch& rank, layout::CombineOn units) {
+    return rank.launch.memory.plan.combine_on == units;
 }
 
 }  // namespace
@@ -37,11 +38,17 @@ Status ForkJoin::create() {
 }
 
 Status ForkJoin::begin(const RankLaunch& rank, cudaEvent_t fork) {
+    if (combines_on(rank, layout::CombineOn::kAll)) {
+        const cudaStream_t whole = rank.partition->whole.stream();
+        GCMOE_RETURN_IF_ERROR(cuda_status(cudaStreamWaitEvent(whole, fork), "forking the grid"));
+        return cuda_status(joint::launch_one_grid(rank.launch, rank.activation_scale, whole),
+                           "launching all roles in one grid");
+    }
     const cudaStream_t dispatch = rank.partition->dispatch.stream();
     const cudaStream_t compute = rank.partition->compute.stream();
     GCMOE_RETURN_IF_ERROR(cuda_status(cudaStreamWaitEvent(dispatch, fork), "forking role 1"));
     GCMOE_RETURN_IF_ERROR(cuda_status(cudaStreamWaitEvent(compute, fork), "forking role 2"));
-    if (combines_on_dispatch(rank)) {
+    if (combines_on(rank, layout::CombineOn::kDispatch)) {
         GCMOE_RETURN_IF_ERROR(cuda_status(joint::launch_dispatch_combine(rank.launch, dispatch),
                                           "launching roles 1 and 3"));
     } else {
@@ -57,11 +64,16 @@ Status ForkJoin::begin(const RankLaunch& rank, cudaEvent_t fork) {
 }
 
 Status ForkJoin::end(const RankLaunch& rank, cudaStream_t stream) {
+    if (combines_on(rank, layout::CombineOn::kAll)) {
+        GCMOE_RETURN_IF_ERROR(cuda_status(cudaEventRecord(ended_, rank.partition->whole.stream()),
+                                          "joining the grid"));
+        return cuda_status(cudaStreamWaitEvent(stream, ended_), "joining the grid");
+    }
     const cudaStream_t dispatch = rank.partition->dispatch.stream();
     const cudaStream_t compute = rank.partition->compute.stream();
     GCMOE_RETURN_IF_ERROR(
         cuda_status(cudaEventRecord(role1_ended_, dispatch), "joining roles 1 and 4"));
-    if (combines_on_dispatch(rank)) {
+    if (combines_on(rank, layout::CombineOn::kDispatch)) {
         GCMOE_RETURN_IF_ERROR(cuda_status(cudaEventRecord(ended_, compute), "joining role 2"));
         GCMOE_RETURN_IF_ERROR(
             cuda_status(cudaStreamWaitEvent(stream, role1_ended_), "joining roles 1 and 3"));

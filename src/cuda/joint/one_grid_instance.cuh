@@ -1,0 +1,42 @@
+// The kernel of one instance of the one grid and its launch; included by the instances' .cu files
+// only.
+#pragma once
+
+#include "cuda/device/prepare_kernel.cuh"
+#include "cuda/joint/one_grid.cuh"
+#include "cuda/joint/one_grid.hpp"
+
+namespace gcmoe::cuda::joint {
+
+// Resources of sm_90a, kept by ./dev registers --write; spills: bytes of stores / loads
+//   one_grid_kernel<false, 16>: registers 96, spills 344 / 500
+//   one_grid_kernel<false, 32>: registers 96, spills 392 / 656
+//   one_grid_kernel<false, 64>: registers 96, spills 620 / 1128
+//   one_grid_kernel<true, 16>: registers 96, spills 296 / 396
+//   one_grid_kernel<true, 32>: registers 96, spills 324 / 460
+//   one_grid_kernel<true, 64>: registers 96, spills 700 / 1100
+template <bool kK32, std::uint32_t kMaxRows>
+__global__ void __launch_bounds__(gemm::kThreads, 1)
+    one_grid_kernel(const __grid_constant__ device::GpuLaunch launch) {
+    extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
+    if (launch.is_warm_up != 0) return;
+    run_one_grid<kK32, kMaxRows>(launch, shared_bytes);
+}
+
+template <bool kK32, std::uint32_t kMaxRows>
+cudaError_t prepare_one_grid_instance() {
+    return device::prepare_kernel(&one_grid_kernel<kK32, kMaxRows>, gemm::kThreads,
+                                  device::kMostSharedBytes);
+}
+
+template <bool kK32, std::uint32_t kMaxRows>
+cudaError_t launch_one_grid_instance(const device::GpuLaunch& launch, cudaStream_t stream) {
+    const layout::RankMemory& memory = launch.memory;
+    const std::size_t bytes =
+        device::one_cta_per_sm(one_grid_bytes<kMaxRows>(launch.num_experts, memory.heap.num_ranks));
+    const unsigned units = memory.plan.dispatch_units + memory.plan.compute_units;
+    return device::launch_kernel(&one_grid_kernel<kK32, kMaxRows>, {units, gemm::kThreads, bytes},
+                                 launch, stream);
+}
+
+}  // namespace gcmoe::cuda::joint
