@@ -16,14 +16,18 @@ class Fingerprint {
   public:
     void add(std::uint64_t value) { hash_ = numerics::hash_combine(hash_, value); }
     void add(std::string_view text) { add(hash_bytes(text.data(), text.size())); }
-    void add(const TensorView& tensor) {
+    Status add(const StoredTensor& tensor) {
         add(tensor.name);
         add(dtype_name(tensor.dtype));
         add(tensor.shape.size());
         for (const std::int64_t dim : tensor.shape) add(static_cast<std::uint64_t>(dim));
         const std::uint64_t num_bytes = std::min(tensor.num_bytes, kFingerprintBytes);
-        add(hash_bytes(tensor.bytes, num_bytes));
-        add(hash_bytes(tensor.bytes + tensor.num_bytes - num_bytes, num_bytes));
+        for (const std::uint64_t begin : {std::uint64_t{0}, tensor.num_bytes - num_bytes}) {
+            std::uint8_t bytes[kFingerprintBytes] = {};
+            GCMOE_RETURN_IF_ERROR(tensor.read(begin, num_bytes, bytes));
+            add(hash_bytes(bytes, num_bytes));
+        }
+        return {};
     }
     [[nodiscard]] std::uint64_t value() const { return hash_; }
 
@@ -44,9 +48,9 @@ Status identify_checkpoint_layer(const std::string& folder, const ReadOptions& o
         const std::string prefix = info.prefix + experts;
         for (auto entry = names.lower_bound(prefix);
              entry != names.end() && entry->first.compare(0, prefix.size(), prefix) == 0; ++entry) {
-            TensorView tensor;
+            StoredTensor tensor;
             GCMOE_RETURN_IF_ERROR(checkpoint->tensor(entry->first, &tensor));
-            fingerprint.add(tensor);
+            GCMOE_RETURN_IF_ERROR(fingerprint.add(tensor));
         }
     }
     *out = {info.model_type, options.layer, fingerprint.value()};

@@ -18,8 +18,7 @@ namespace gcmoe::cli {
 namespace {
 
 constexpr int kChunk = 128;
-// Experts kept between packing, reference and judge: a fifth of V4.1-Flash. Checkpoints on disk are
-// mapped, and cost no memory here.
+// Experts kept between packing, reference and judge: a fifth of V4.1-Flash.
 constexpr std::uint64_t kCacheBytes = std::uint64_t{2} << 30;
 
 // Rows up to the common capacity: zeros and unused slots.
