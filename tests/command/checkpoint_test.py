@@ -3,7 +3,10 @@
 
 import json
 import os
+import signal
+import subprocess
 import sys
+import time
 import unittest
 
 import command_test
@@ -232,6 +235,59 @@ class PackTest(CommandTest):
         self.refused([*run, *files], files[0], "damaged")
         os.truncate(files[1], 3000)
         self.refused([*run, *files], files[1], "cut off")
+
+
+class InterruptTest(CommandTest):
+    """Signals in the middle of files that are being written."""
+
+    LAYER = ["--model", "v4.1-flash", "--reduced", "4"]
+    SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+    def interrupted(self, number, writes, *arguments):
+        """Sends the signal once writes() sees the file."""
+        with subprocess.Popen([command_test.COMMAND, *arguments], stdout=subprocess.DEVNULL,
+                              stderr=subprocess.PIPE, text=True) as process:
+            end = time.monotonic() + 60
+            while not writes() and process.poll() is None and time.monotonic() < end:
+                time.sleep(0.001)
+            self.assertIsNone(process.poll(), "was over before the signal")
+            process.send_signal(number)
+            error = process.communicate(timeout=60)[1]
+        self.assertEqual(process.returncode, -number, error)
+        self.assertNotIn("bug", error)
+
+    def partials(self):
+        return [name for _, folders, files in os.walk(self.path(""))
+                for name in folders + files if "partial" in name]
+
+    def test_synth_leaves_nothing_and_pack_neither(self):
+        folder = self.path("new")
+        for number in self.SIGNALS:
+            self.interrupted(number, self.partials, "synth", "--out", folder, *self.LAYER)
+            self.assertFalse(os.path.exists(folder), number)
+        result = gcmoe("synth", "--out", folder, *self.LAYER)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        out = self.path("packed")
+        with open(out, "w", encoding="ascii") as file:
+            file.write("what stood there")
+        for number in self.SIGNALS:
+            self.interrupted(number, self.partials, "pack", "--checkpoint", folder, "--out", out,
+                             "--verify")
+            self.assertEqual(self.partials(), [], number)
+            with open(out, encoding="ascii") as file:
+                self.assertEqual(file.read(), "what stood there")
+
+    def test_synth_force_keeps_the_old_checkpoint_until_the_new_one_is_whole(self):
+        folder = self.path("layer")
+        small = ["--model", "v4.1-flash", "--reduced", "8"]
+        result = gcmoe("synth", "--out", folder, *small)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        before = sorted(os.listdir(folder))
+        for number in self.SIGNALS:
+            self.interrupted(number, self.partials, "synth", "--out", folder, *self.LAYER,
+                             "--force")
+            self.assertEqual(sorted(os.listdir(folder)), before)
+        self.verified("--checkpoint", folder, "--ranks", "8", "--tokens", "2")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@
 #include "checkpoint/unpacked_source.hpp"
 #include "commands.hpp"
 #include "console.hpp"
+#include "held_signals.hpp"
 #include "layer_options.hpp"
 #include "number_lists.hpp"
 #include "quantise_report.hpp"
@@ -48,6 +49,24 @@ struct PackResult {
     std::uint64_t file_bytes = 0;
     std::uint64_t hash = 0;
     double seconds = 0.0;
+};
+
+// Ends the work at the next expert once a signal has come.
+class InterruptedSource final : public WeightSource {
+  public:
+    explicit InterruptedSource(WeightSource* source) : source_(source) {}
+
+    Status expert(int expert_idx, ExpertBytes* out) override {
+        GCMOE_RETURN_IF_ERROR(HeldSignals::check());
+        return source_->expert(expert_idx, out);
+    }
+    Status shared_expert(SharedExpertBytes* out) override {
+        GCMOE_RETURN_IF_ERROR(HeldSignals::check());
+        return source_->shared_expert(out);
+    }
+
+  private:
+    WeightSource* source_;
 };
 
 Status check_out(const PackCommand& command) {
@@ -117,9 +136,11 @@ Status read_back(const PackCommand& command, const Layer& layer, const std::stri
     GCMOE_RETURN_IF_ERROR(checkpoint::PackedFile::open(partial_path, &opened));
     result->file_bytes = opened->num_bytes();
     result->hash = opened->hash();
-    if (!command.verify) return {};
+    if (!command.verify) return HeldSignals::check();
     const std::shared_ptr<const checkpoint::PackedFile> file = std::move(opened);
-    return checkpoint::compare_with_source(*layer.source, file);
+    InterruptedSource source(layer.source.get());
+    GCMOE_RETURN_IF_ERROR(checkpoint::compare_with_source(source, file));
+    return HeldSignals::check();  // the file has no name yet: the last moment
 }
 
 Status write_file(const PackCommand& command, const Layer& layer, PackResult* result) {
@@ -136,8 +157,9 @@ Status write_file(const PackCommand& command, const Layer& layer, PackResult* re
     steps.check = [&](const std::string& partial_path) {
         return read_back(command, layer, partial_path, result);
     };
-    const Status status = checkpoint::write_packed_file(*layer.source, packed, options, command.out,
-                                                        steps, &result->packed);
+    InterruptedSource source(layer.source.get());
+    const Status status =
+        checkpoint::write_packed_file(source, packed, options, command.out, steps, &result->packed);
     if (status.code() == Code::kInexact) {
         return {status.code(), status.message() + " (--allow-inexact rounds and counts)"};
     }
@@ -199,6 +221,7 @@ Status pack(const PackCommand& command) {
     const auto begin = std::chrono::steady_clock::now();
     PackResult result;
     GCMOE_RETURN_IF_ERROR(describe_layer(layer, rank, target, &result.layer));
+    const HeldSignals held;
     GCMOE_RETURN_IF_ERROR(write_file(command, layer, &result));
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     result.seconds = seconds.count();
