@@ -172,6 +172,12 @@ class PackTest(CommandTest):
         self.pack("rank1", *shards, "--rank", "1")
         self.verified("--packed", self.path("rank0"), self.path("rank1"), "--tokens", "2")
 
+    def test_spawn_takes_the_number_of_ranks_from_the_files(self):
+        files = self.pack_all(*self.synth())
+        self.verified("--packed", *files, "--tokens", "2", "--spawn")
+        self.refused(["run", "--packed", files[0], "--tokens", "2", "--spawn"],
+                     "no file is for rank 0")
+
     def test_sm100_is_a_layout_only(self):
         layer = self.synth()
         report = self.pack("s", *layer, "--rank", "0", "--target", "sm100", "--verify")

@@ -393,6 +393,8 @@ Status name_option(const Status& status) {
         {"dispatch_units = ", "--dispatch-units"},
         {"compute_units = ", "--compute-units"},
         {"max_tokens", "--capacity"},
+        {"trace_events = ", "--trace-events"},
+        {"activation.alpha = ", "--alpha"},
         {"num_ranks = ", "--ranks"},
         {"shared_inter = ", "--shared-inter"},
         {"inter = ", "--inter"},

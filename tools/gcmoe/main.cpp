@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "check_command.hpp"
+#include "command_words.hpp"
 #include "commands.hpp"
 #include "console.hpp"
 #include "gcmoe_version.hpp"
@@ -96,6 +97,11 @@ int parse_and_run(CLI::App& app, int argc, char** argv, const int& exit_code) {
         return report_error("", status, json);
     }
     try {
+        if (argv[1][0] != '-') {
+            const Status status =
+                check_words(*app.get_subcommand(argv[1]), {argv + 2, argv + argc});
+            if (!status.ok()) return report_error(argv[1], status, json);
+        }
         app.parse(argc, argv);
         return exit_code;
     } catch (const CLI::Success& success) {  // --help, --version

@@ -312,6 +312,11 @@ void print_rank_report(const RunOptions& options, const LayerRun& run) {
     fmt::print("rank {} of {}: {} of {}, handed to rank 0\n", rank, run.layer.shape.num_ranks,
                counted(static_cast<std::uint64_t>(options.launches), "launch"),
                counted(static_cast<std::uint64_t>(num_tokens), "token"));
+    for (const auto& [option, path] : {std::pair{"--out", &options.out_path},
+                                       std::pair{"--save-inputs", &options.save_inputs_path}}) {
+        if (path->empty()) continue;
+        fmt::print("{} {}: not written by rank {}; rank 0 writes its own\n", option, *path, rank);
+    }
 }
 
 }  // namespace gcmoe::cli

@@ -120,8 +120,16 @@ Status make_options(const SynthCommand& command, GeneratedModel* model,
     }
     out->shard_bytes = static_cast<std::uint64_t>(command.shard_mib) << 20;
     if (!command.only_experts.empty()) {
-        return parse_ids("--experts", command.only_experts, model->entry.num_experts,
-                         &out->experts);
+        const int num_experts = model->entry.num_experts;
+        GCMOE_RETURN_IF_ERROR(
+            parse_ids("--experts", command.only_experts, num_experts, &out->experts));
+        const checkpoint::TensorLayout layout = checkpoint::layout_of(out->format);
+        if (checkpoint::is_stacked(layout) &&
+            static_cast<int>(out->experts.size()) != num_experts) {
+            return option_error("--experts", command.only_experts,
+                                fmt::format("layout {} stacks all {} experts in one tensor",
+                                            checkpoint::layout_name(layout), num_experts));
+        }
     }
     return {};
 }
