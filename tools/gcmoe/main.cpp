@@ -8,6 +8,7 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "check_command.hpp"
@@ -112,6 +113,11 @@ int parse_and_run(CLI::App& app, int argc, char** argv, const int& exit_code) {
         return report_error(subcommand, status, json);
     } catch (const std::bad_alloc&) {
         return report_error("", {Code::kUnsupported, "out of memory"}, json);
+    } catch (const std::system_error& error) {
+        return report_error(
+            "",
+            {Code::kUnsupported, fmt::format("the system has no more threads: {}", error.what())},
+            json);
     } catch (const std::exception& error) {
         return report_error("", {Code::kInternal, error.what()}, json);
     }
