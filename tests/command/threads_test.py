@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Too few threads for the command. Usage: threads_test.py PATH_OF_GCMOE
 
-Runs as a user of its own, whose processes and threads the system limits: needs root to become it."""
+Runs as a user of its own, whose processes and threads the system limits: needs root to become it.
+"""
 
 import os
 import resource
