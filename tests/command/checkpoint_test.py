@@ -10,6 +10,7 @@ import time
 import unittest
 
 import command_test
+import safetensors_io as st
 from command_test import CommandTest, gcmoe
 
 
@@ -241,6 +242,20 @@ class PackTest(CommandTest):
         self.refused([*run, *files], files[0], "damaged")
         os.truncate(files[1], 3000)
         self.refused([*run, *files], files[1], "cut off")
+
+
+class CancellingTest(CommandTest):
+    def test_sums_that_cancel_are_judged_by_what_they_may_be_off(self):
+        path = self.path("x.safetensors")
+        tokens = 4
+        st.write(path, {"x": ("F32", [tokens, 256], st.floats([1e10] * 256 * tokens)),
+                        "topk_idx": ("I64", [tokens, 3], st.int64s([0, 1, 2, 3, 4, 5] * 2)),
+                        "topk_weights": ("F32", [tokens, 3], st.floats([0.5] * 3 * tokens))})
+        run = ["--model", "v4.1-flash", "--hidden", "256", "--inter", "128", "--experts", "8",
+               "--topk", "3", "--ranks", "2", "--inputs", path]
+        self.assertGreater(self.verified(*run, "--clamp", "10")["worst_rel_l2"], 0.01)
+        self.assertIn("sums cancel", gcmoe("run", *run, "--clamp", "10").stdout)
+        self.assertLess(self.verified(*run, "--clamp", "off")["worst_rel_l2"], 0.001)
 
 
 class InterruptTest(CommandTest):
