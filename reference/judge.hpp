@@ -18,9 +18,10 @@ inline constexpr Tolerance kCpuTolerance{1e-5, 1e-6};
 // (d).
 inline constexpr Tolerance kHopperTolerance{3e-3, 3e-4, false};
 
-// End to end against the bit-true layer.
+// End to end against the bit-true layer. A launch that misses them is held against what its sums
+// may make of y (numerics.md), should that be more.
 inline constexpr double kMaxRelL2 = 1e-2;
-inline constexpr double kMinCosine = 0.99995;
+inline constexpr double kMinCosine = 0.99995;  // 1 / sqrt(1 + kMaxRelL2^2)
 
 // What the whole launch is compared with.
 struct RankExpected {
@@ -38,6 +39,8 @@ struct RankJudgement {
     bool whole_judged = true;      // false: rel_l2 and cosine are reported, not judged
     double rel_l2 = 0;             // y against the bit-true layer
     double cosine = 1;
+    double max_rel_l2 = kMaxRelL2;  // what they were judged by
+    double min_cosine = kMinCosine;
     double mean_abs = 0;
     double max_abs = 0;
     double plain_rel_l2 = 0;     // y against plain FP64: reported, not judged
@@ -48,7 +51,8 @@ struct RankJudgement {
 //   (a) second-GEMM inputs of every slot: codes and scales against the FP64 first GEMM of x
 //   (b) combine rows against the FP64 second GEMM of the backend's own codes
 //   (c) y bit-equal to the FP32 slot-order sum of the backend's own combine rows and shared row
-//   (d) y against the bit-true layer; a rank without live slots: exact zeros or the shared part.
+//   (d) y against the bit-true layer, where sums cancel with what they may be off; a rank without
+//   live slots: exact zeros or the shared part.
 //       Scale cases only if the tolerance says so.
 // (a) and (b) hold for the shared expert alike. NaN passes nowhere.
 Status judge_layer(const Problem& problem, const std::vector<RankOutputs>& outputs,

@@ -87,8 +87,8 @@ void add_wrong_sum(const Problem& problem, int rank, const WrongSum& wrong,
                      numerics::bf16_to_float(wrong.wanted)));
 }
 
-void add_whole(const Problem& problem, int rank, const DistanceSums& bit_true,
-               const DistanceSums& plain, const Tolerance& tolerance, RankJudgement* verdict) {
+void add_whole(const Problem& problem, const DistanceSums& bit_true, const DistanceSums& plain,
+               const Tolerance& tolerance, RankJudgement* verdict) {
     const Distance distance = distance_of(bit_true);
     verdict->rel_l2 = distance.rel_l2;
     verdict->cosine = distance.cosine;
@@ -96,12 +96,26 @@ void add_whole(const Problem& problem, int rank, const DistanceSums& bit_true,
     verdict->max_abs = bit_true.max_abs;
     verdict->plain_rel_l2 = distance_of(plain).rel_l2;
     verdict->whole_judged = !problem.per_column || tolerance.end_to_end_scales;
-    if (!verdict->whole_judged) return;
-    if (distance.rel_l2 <= kMaxRelL2 && distance.cosine >= kMinCosine) return;
-    fail(verdict,
-         fmt::format("case {}: rank {} y against the bit-true layer: relative L2 {:.4g} "
-                     "(at most {}), cosine {:.8f} (at least {})",
-                     problem.name, rank, distance.rel_l2, kMaxRelL2, distance.cosine, kMinCosine));
+}
+
+bool whole_is_right(const RankJudgement& verdict, double allowed) {
+    if (!verdict.whole_judged) return true;
+    if (!(allowed > kMaxRelL2) || !std::isfinite(allowed)) {
+        return verdict.rel_l2 <= kMaxRelL2 && verdict.cosine >= kMinCosine;
+    }
+    return verdict.rel_l2 <= allowed && verdict.cosine >= 1.0 / std::sqrt(1.0 + allowed * allowed);
+}
+
+void judge_distance(const Problem& problem, int rank, double allowed, RankJudgement* verdict) {
+    if (allowed > kMaxRelL2 && std::isfinite(allowed)) {
+        verdict->max_rel_l2 = allowed;
+        verdict->min_cosine = 1.0 / std::sqrt(1.0 + allowed * allowed);
+    }
+    if (whole_is_right(*verdict, allowed)) return;
+    fail(verdict, fmt::format("case {}: rank {} y against the bit-true layer: relative L2 {:.4g} "
+                              "(at most {:.4g}), cosine {:.8f} (at least {:.8g})",
+                              problem.name, rank, verdict->rel_l2, verdict->max_rel_l2,
+                              verdict->cosine, verdict->min_cosine));
 }
 
 void merge(const RankJudgement& part, RankJudgement* whole) {

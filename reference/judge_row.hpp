@@ -122,12 +122,12 @@ struct GatedRow {
 // Where g * sigmoid(g) is least.
 inline constexpr double kSiluDip = -1.2784645427610738;
 
-// What a value may be off when its gate and up are off by tolerance * their units: the largest
+// How much a value changes when its gate and up are off by tolerance * their units: the largest
 // change of the activation over that box. In gate the activation falls to one dip and rises from
 // there on, in up it is linear, and a clamp keeps both orders: no point of the box changes it more
 // than a corner does, or the dip's ends if the dip lies inside. A slope would not do: under a clamp
 // of 10 and sums of 10^4 the box reaches over the whole curve, and beyond the clamp it is flat.
-GCMOE_HD inline double act_slack(const GatedRow& row, int col, double tolerance) {
+GCMOE_HD inline double act_change(const GatedRow& row, int col, double tolerance) {
     const double gate_error = tolerance * row.gate_units.of(col);
     const double up_error = tolerance * row.up_units.of(col);
     const double low = row.gate[col] - gate_error;
@@ -144,7 +144,32 @@ GCMOE_HD inline double act_slack(const GatedRow& row, int col, double tolerance)
             largest = numerics::max_nan(largest, numerics::abs(value - row.values[col]));
         }
     }
-    return largest + kActivationRounding * numerics::abs(row.values[col]);
+    return largest;
+}
+
+// What a value may be off: that, and the activation's own arithmetic.
+GCMOE_HD inline double act_slack(const GatedRow& row, int col, double tolerance) {
+    return act_change(row, col, tolerance) + kActivationRounding * numerics::abs(row.values[col]);
+}
+
+// error / act_unit() is what the sums are off, in units of sums, if a value is off by error: what a
+// box of the sums changes it, over the box's size. The box is halved as long as it explains the
+// error. Where the activation is straight, every box gives the same; between the ends of a clamp a
+// sum that is exactly 0 in FP64, and 10^-7 of its terms in FP32, is off by no more than that,
+// though the value is as far off as it can be.
+GCMOE_HD inline double act_unit(const GatedRow& row, int col, double error, double tolerance) {
+    constexpr int kMostHalvings = 40;
+    const double rounding = kActivationRounding * numerics::abs(row.values[col]);
+    double box = 1.0;
+    double slack = act_slack(row, col, tolerance);
+    for (int halving = 0; halving < kMostHalvings && error > 0.0; ++halving) {
+        const double half = 0.5 * box;
+        const double explained = act_change(row, col, half * tolerance) + half * rounding;
+        if (!(explained >= error)) break;  // also NaN
+        box = half;
+        slack = explained;
+    }
+    return slack / (box * tolerance);
 }
 
 // The bounds of a group's largest magnitude.
@@ -199,8 +224,10 @@ GCMOE_HD inline void judge_act_group(const CodedRow& row, int begin, const Gated
         // The steps where the rounded value may have been, which a wide slack puts binades above.
         const double reach = numerics::abs(value) + slacks[i];
         const double half_step = e4m3_half_step(reach / scale) * scale;
-        tally->element(begin + i, coded_value(row, begin + i), value, half_step, slacks[i],
-                       slacks[i] / tolerance.element);
+        const double seen = coded_value(row, begin + i);
+        const double error = numerics::abs(seen - value) - half_step;
+        tally->element(begin + i, seen, value, half_step, slacks[i],
+                       act_unit(gated, begin + i, error, tolerance.element));
     }
 }
 

@@ -5,7 +5,7 @@
 
 One row per unit, ranks below each other, time to the right. Waits are pale, work has one colour a
 kind. Without --out the picture goes to stdout; without --generation all launches are drawn.
-Exit status 2: the file is no trace, with the reason.
+Exit status 2: the file is no trace, or the picture cannot be written, with the reason.
 """
 
 import argparse
@@ -56,9 +56,11 @@ def load(path, generation):
             if event["args"]["kind"] not in KINDS:
                 raise NoTrace(f"kind '{event['args']['kind']}' is unknown")
         return other["title"], units, spans, other["dropped_events"]
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except OSError as error:
+        raise NoTrace(f"cannot be read: {error.strerror}") from error
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise NoTrace(str(error)) from error
-    except (KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise NoTrace(f"no trace of gcmoe: {error!r} is missing or of another type") from error
 
 
@@ -170,8 +172,12 @@ def main():
     if options.out is None:
         sys.stdout.write(picture)
         return 0
-    with open(options.out, "w", encoding="utf-8") as file:
-        file.write(picture)
+    try:
+        with open(options.out, "w", encoding="utf-8") as file:
+            file.write(picture)
+    except OSError as error:
+        print(f"render_trace.py: --out {options.out}: {error.strerror}", file=sys.stderr)
+        return 2
     return 0
 
 

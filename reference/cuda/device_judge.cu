@@ -424,8 +424,8 @@ Status judge_layer_on_device(const Problem& problem, const std::vector<RankOutpu
         GCMOE_RETURN_IF_ERROR(measure(layer, wanted, &memory, &plain));
     }
     for (std::size_t rank = 0; rank < num_ranks; ++rank) {
-        add_whole(problem, static_cast<int>(rank), bit_true[rank], plain[rank], tolerance,
-                  &(*out)[rank]);
+        add_whole(problem, bit_true[rank], plain[rank], tolerance, &(*out)[rank]);
+        judge_distance(problem, static_cast<int>(rank), kMaxRelL2, &(*out)[rank]);
     }
     if (expected != nullptr) download_expected(layer, &memory, expected);
     return memory.status();

@@ -77,7 +77,7 @@ Status CheckpointFolder::read_single(const std::string& path) {
     return {};
 }
 
-Status CheckpointFolder::tensor(const std::string& name, TensorView* out) {
+Status CheckpointFolder::tensor(const std::string& name, StoredTensor* out) {
     const auto named = file_of_tensor_.find(name);
     if (named == file_of_tensor_.end()) {
         return {Code::kBadCheckpoint,

@@ -34,7 +34,7 @@ class CheckpointFolder {
 
     // Errors: kBadCheckpoint for a name the checkpoint lacks, a shard that is missing or malformed,
     // a tensor that the index promises and its shard lacks.
-    Status tensor(const std::string& name, TensorView* out);
+    Status tensor(const std::string& name, StoredTensor* out);
 
   private:
     CheckpointFolder() = default;

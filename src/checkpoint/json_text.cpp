@@ -6,7 +6,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "checkpoint/file_mapping.hpp"
+#include "checkpoint/input_file.hpp"
 #include "checkpoint/message.hpp"
 
 namespace gcmoe::checkpoint {
@@ -64,14 +64,15 @@ Status parse_json(std::string_view text, const std::string& where, Json* out) {
 }
 
 Status read_json_file(const std::string& path, Json* out) {
-    std::shared_ptr<const FileMapping> file;
-    GCMOE_RETURN_IF_ERROR(FileMapping::open(path, &file));
+    std::shared_ptr<const InputFile> file;
+    GCMOE_RETURN_IF_ERROR(InputFile::open(path, &file));
     const std::string where = fmt::format("file {}", quote(path));
     if (file->num_bytes() > kMaxJsonBytes) {
         return {Code::kBadCheckpoint, fmt::format("{}: {} bytes of JSON, the cap is {}", where,
                                                   file->num_bytes(), kMaxJsonBytes)};
     }
-    const std::string_view text(reinterpret_cast<const char*>(file->bytes()), file->num_bytes());
+    std::string text(file->num_bytes(), '\0');
+    GCMOE_RETURN_IF_ERROR(file->read(0, text.size(), text.data()));
     GCMOE_RETURN_IF_ERROR(parse_json(text, where, out));
     if (!out->is_object()) {
         return {Code::kBadCheckpoint,

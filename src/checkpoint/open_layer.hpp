@@ -50,7 +50,7 @@ struct OpenedLayer {
 
 // Opens a layer. Tensors are checked when their expert is read: a missing or malformed expert is an
 // error of WeightSource::expert alone, so checkpoints that hold some experts can be used.
-// Ownership: the source holds the mapped shards; views outlive it through their keep_alive.
+// Ownership: the source holds the open shards; views own their bytes through keep_alive.
 // Errors: kBadCheckpoint for a folder without config.json or tensors of the layer, more than one
 // layout or prefix, experts that need quantising without leave, sizes that contradict the config;
 // kBadInput for a negative layer, an order that is missing or not wanted. Reading an expert:

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <cstring>
 #include <utility>
 
 #include "base/math.hpp"
@@ -56,7 +55,7 @@ bool has_nan_code(const std::vector<std::uint8_t>& scales) {
 Status PackedFile::open(const std::string& path, std::unique_ptr<PackedFile>* out) {
     std::unique_ptr<PackedFile> file(new PackedFile());
     file->path_ = path;
-    GCMOE_RETURN_IF_ERROR(FileMapping::open(path, &file->mapping_));
+    GCMOE_RETURN_IF_ERROR(InputFile::open(path, &file->file_));
     PackedTail tail{};
     GCMOE_RETURN_IF_ERROR(file->read_ends(&tail));
     GCMOE_RETURN_IF_ERROR(file->read_directory(tail));
@@ -65,19 +64,20 @@ Status PackedFile::open(const std::string& path, std::unique_ptr<PackedFile>* ou
 }
 
 Status PackedFile::read_ends(PackedTail* tail) {
-    const std::uint64_t num_bytes = mapping_->num_bytes();
+    const std::uint64_t num_bytes = file_->num_bytes();
     PackedHeader header{};
     if (num_bytes < sizeof(header.magic)) {
         return fail(path_, fmt::format("has {} bytes: this is no packed file of gcmoe", num_bytes));
     }
-    std::memcpy(&header, mapping_->bytes(), std::min<std::uint64_t>(num_bytes, sizeof(header)));
+    GCMOE_RETURN_IF_ERROR(
+        file_->read(0, std::min<std::uint64_t>(num_bytes, sizeof(header)), &header));
     if (header.magic == kPackedMagic && num_bytes < sizeof(header) + sizeof(*tail)) {
         return fail(path_, fmt::format("has {} bytes, header and end alone take {}: it was cut off",
                                        num_bytes, sizeof(header) + sizeof(*tail)));
     }
     const Status parsed = parse_header(header, &layer_);
     if (!parsed.ok()) return fail(path_, parsed.message());
-    std::memcpy(tail, mapping_->bytes() + num_bytes - sizeof(*tail), sizeof(*tail));
+    GCMOE_RETURN_IF_ERROR(file_->read(num_bytes - sizeof(*tail), sizeof(*tail), tail));
     if (tail->magic != kPackedTailMagic) {
         return fail(path_, fmt::format("its {} bytes do not end as a packed file does: it was cut "
                                        "off",
@@ -124,7 +124,7 @@ Status PackedFile::check_record(const SectionRecord& wanted, const SectionRecord
 }
 
 Status PackedFile::read_directory(const PackedTail& tail) {
-    const std::uint64_t num_bytes = mapping_->num_bytes() - sizeof(tail);
+    const std::uint64_t num_bytes = file_->num_bytes() - sizeof(tail);
     if (tail.directory_offset > num_bytes ||
         tail.num_sections != (num_bytes - tail.directory_offset) / sizeof(SectionRecord) ||
         (num_bytes - tail.directory_offset) % sizeof(SectionRecord) != 0) {
@@ -134,7 +134,7 @@ Status PackedFile::read_directory(const PackedTail& tail) {
     }
     records_.resize(tail.num_sections);
     const std::uint64_t size = tail.num_sections * sizeof(SectionRecord);
-    if (size > 0) std::memcpy(records_.data(), mapping_->bytes() + tail.directory_offset, size);
+    GCMOE_RETURN_IF_ERROR(file_->read(tail.directory_offset, size, records_.data()));
     hash_ = tail.directory_hash;
     if (hash_bytes(records_.data(), size) != hash_) {
         return fail(path_, "the hash of its directory differs: it is damaged");
@@ -190,14 +190,11 @@ Status PackedFile::records_of(int expert_idx, const SectionRecord** out) const {
 
 template <class T>
 Status PackedFile::copy(const SectionRecord& record, std::vector<T>* out) const {
-    const std::uint8_t* bytes = mapping_->bytes() + record.offset;
-    if (hash_bytes(bytes, record.num_bytes) != record.hash) {
-        return fail(path_, fmt::format("{}: the hash of its {} bytes at {} differs: it is damaged",
-                                       section_name(record), record.num_bytes, record.offset));
-    }
     out->resize(record.num_bytes / sizeof(T));
-    std::memcpy(out->data(), bytes, record.num_bytes);
-    return {};
+    GCMOE_RETURN_IF_ERROR(file_->read(record.offset, record.num_bytes, out->data()));
+    if (hash_bytes(out->data(), record.num_bytes) == record.hash) return {};
+    return fail(path_, fmt::format("{}: the hash of its {} bytes at {} differs: it is damaged",
+                                   section_name(record), record.num_bytes, record.offset));
 }
 
 Status PackedFile::load_expert(int expert_idx, std::unique_ptr<layout::PackedExpert>* out) const {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/file_mapping.hpp"
+#include "checkpoint/input_file.hpp"
 #include "checkpoint/packed_format.hpp"
 #include "gcmoe/status.hpp"
 #include "gcmoe/weights.hpp"
@@ -25,7 +25,7 @@ class PackedFile {
     [[nodiscard]] const std::string& path() const { return path_; }
     [[nodiscard]] const PackedLayer& layer() const { return layer_; }
     [[nodiscard]] const std::vector<int>& experts() const { return experts_; }  // ascending
-    [[nodiscard]] std::uint64_t num_bytes() const { return mapping_->num_bytes(); }
+    [[nodiscard]] std::uint64_t num_bytes() const { return file_->num_bytes(); }
     // Of the directory, and so of all sections: two files with one hash hold the same tiles.
     [[nodiscard]] std::uint64_t hash() const { return hash_; }
 
@@ -51,7 +51,7 @@ class PackedFile {
     Status copy(const SectionRecord& record, std::vector<T>* out) const;
 
     std::string path_;
-    std::shared_ptr<const FileMapping> mapping_;
+    std::shared_ptr<const InputFile> file_;
     PackedLayer layer_;
     std::uint64_t hash_ = 0;
     std::vector<SectionRecord> records_;

@@ -50,7 +50,7 @@ Status find_experts(const CheckpointFolder& folder, const TensorNames& names, La
 }
 
 // Format, hidden and inter from a gate or up matrix.
-Status measure_weight(const TensorView& weight, LayerInfo* info) {
+Status measure_weight(const StoredTensor& weight, LayerInfo* info) {
     switch (weight.dtype) {
         case Dtype::kI8:
         case Dtype::kU8:
@@ -91,7 +91,7 @@ Status measure_per_expert(CheckpointFolder* folder, const TensorNames& names, La
     for (const int expert_idx : info->present_experts) {
         const std::string name = names.expert(expert_idx, first, "weight");
         if (!folder->contains(name)) continue;
-        TensorView weight;
+        StoredTensor weight;
         GCMOE_RETURN_IF_ERROR(folder->tensor(name, &weight));
         GCMOE_RETURN_IF_ERROR(measure_weight(weight, info));
         info->has_bias = folder->contains(names.expert(expert_idx, first, "bias"));
@@ -127,7 +127,7 @@ Status PerExpertSource::missing_expert(int expert_idx, const std::string& name) 
 }
 
 Status PerExpertSource::tensor_of(int expert_idx, const std::string& matrix, const char* part,
-                                  TensorView* out) {
+                                  StoredTensor* out) {
     const std::string name = names_.expert(expert_idx, matrix, part);
     if (!folder_->contains(name)) return missing_expert(expert_idx, name);
     return folder_->tensor(name, out);
@@ -135,7 +135,7 @@ Status PerExpertSource::tensor_of(int expert_idx, const std::string& matrix, con
 
 Status PerExpertSource::read_matrix(int expert_idx, const std::string& matrix,
                                     const MatrixPlace& place, HeldBytes* held, StoredView* out) {
-    TensorView weight;
+    StoredTensor weight;
     GCMOE_RETURN_IF_ERROR(tensor_of(expert_idx, matrix, "weight", &weight));
     if (info_.routed_format == RoutedFormat::kBf16) {
         Bf16View view;
@@ -143,7 +143,7 @@ Status PerExpertSource::read_matrix(int expert_idx, const std::string& matrix,
         *out = view;
         return {};
     }
-    TensorView scale;
+    StoredTensor scale;
     GCMOE_RETURN_IF_ERROR(tensor_of(expert_idx, matrix, names_.words.scale, &scale));
     if (info_.routed_format == RoutedFormat::kFp8) {
         Fp8View view;
@@ -170,7 +170,7 @@ Status PerExpertSource::read_bias(int expert_idx, const std::string& matrix,
     }
     *out = nullptr;
     if (!info_.has_bias) return {};
-    TensorView bias;
+    StoredTensor bias;
     GCMOE_RETURN_IF_ERROR(folder_->tensor(name, &bias));
     GCMOE_RETURN_IF_ERROR(check_dtype(bias, {Dtype::kBf16, Dtype::kF32}));
     GCMOE_RETURN_IF_ERROR(check_shape(bias, {place.rows}));

@@ -28,7 +28,8 @@ class PerExpertSource final : public StoredSource {
 
   private:
     Status missing_expert(int expert_idx, const std::string& name) const;
-    Status tensor_of(int expert_idx, const std::string& matrix, const char* part, TensorView* out);
+    Status tensor_of(int expert_idx, const std::string& matrix, const char* part,
+                     StoredTensor* out);
     Status read_matrix(int expert_idx, const std::string& matrix, const MatrixPlace& place,
                        HeldBytes* held, StoredView* out);
     Status read_bias(int expert_idx, const std::string& matrix, const MatrixPlace& place,

@@ -21,11 +21,28 @@ constexpr int kSharedKey = -1;
 constexpr int kSharedBlock = 128;
 constexpr const char* kMatrices[] = {"gate", "up", "down"};
 
-// What quantised views point into; holds the stored expert for those that pass through.
+// What quantised views point into.
 struct Quantised {
     HeldBytes held;
     std::shared_ptr<const void> stored;
+
+    // Holds the stored expert if a matrix passed through; else its bytes, up to four times those
+    // of the quantised ones, go now.
+    template <class View>
+    void keep_viewed(const StoredExpert& expert) {
+        for (const StoredView* view : {&expert.gate, &expert.up, &expert.down}) {
+            if (std::holds_alternative<View>(*view)) stored = expert.keep_alive;
+        }
+    }
 };
+
+// A copy, or null without one.
+const float* hold_bias(const float* bias, int num_rows, HeldBytes* held) {
+    if (bias == nullptr) return nullptr;
+    held->floats.push_back(std::make_unique<float[]>(static_cast<std::size_t>(num_rows)));
+    std::copy_n(bias, num_rows, held->floats.back().get());
+    return held->floats.back().get();
+}
 
 void measure_row(const float* stored, const float* quantised, int cols, QuantiseError* out) {
     for (int col = 0; col < cols; ++col) {
@@ -160,7 +177,6 @@ Status QuantisedSource::expert(int expert_idx, ExpertBytes* out) {
     StoredExpert stored;
     GCMOE_RETURN_IF_ERROR(source_->expert(expert_idx, &stored));
     const auto quantised = std::make_shared<Quantised>();
-    quantised->stored = stored.keep_alive;
     ExpertBytes bytes;
     const std::pair<const StoredView*, Mxfp4View*> matrices[] = {
         {&stored.gate, &bytes.gate}, {&stored.up, &bytes.up}, {&stored.down, &bytes.down}};
@@ -173,9 +189,10 @@ Status QuantisedSource::expert(int expert_idx, ExpertBytes* out) {
         if (is_new && !is_same) measure(*from, *to, &report_->routed[idx]);
     }
     measured_.insert(expert_idx);
-    bytes.gate_bias = stored.gate_bias;
-    bytes.up_bias = stored.up_bias;
-    bytes.down_bias = stored.down_bias;
+    bytes.gate_bias = hold_bias(stored.gate_bias, rows_of(stored.gate), &quantised->held);
+    bytes.up_bias = hold_bias(stored.up_bias, rows_of(stored.up), &quantised->held);
+    bytes.down_bias = hold_bias(stored.down_bias, rows_of(stored.down), &quantised->held);
+    quantised->keep_viewed<Mxfp4View>(stored);
     bytes.keep_alive = quantised;
     *out = std::move(bytes);
     return {};
@@ -185,7 +202,6 @@ Status QuantisedSource::shared_expert(SharedExpertBytes* out) {
     StoredExpert stored;
     GCMOE_RETURN_IF_ERROR(source_->shared_expert(&stored));
     const auto quantised = std::make_shared<Quantised>();
-    quantised->stored = stored.keep_alive;
     SharedExpertBytes bytes;
     const std::pair<const StoredView*, Fp8View*> matrices[] = {
         {&stored.gate, &bytes.gate}, {&stored.up, &bytes.up}, {&stored.down, &bytes.down}};
@@ -198,6 +214,7 @@ Status QuantisedSource::shared_expert(SharedExpertBytes* out) {
         if (is_new && !is_same) measure(*from, *to, &report_->shared[idx]);
     }
     measured_.insert(kSharedKey);
+    quantised->keep_viewed<Fp8View>(stored);
     bytes.keep_alive = quantised;
     *out = std::move(bytes);
     return {};

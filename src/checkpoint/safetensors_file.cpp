@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <string_view>
+#include <string>
 #include <utility>
 
 #include "checkpoint/json_text.hpp"
@@ -13,17 +13,19 @@ namespace {
 
 constexpr std::uint64_t kLengthBytes = 8;  // little-endian length of the header, before the header
 
-Status header_length(const FileMapping& file, const std::string& path, std::uint64_t* out) {
-    const auto fail = [&path](const std::string& reason) {
-        return Status(Code::kBadCheckpoint, fmt::format("file {}: {}", quote(path), reason));
+Status header_length(const InputFile& file, std::uint64_t* out) {
+    const auto fail = [&file](const std::string& reason) {
+        return Status(Code::kBadCheckpoint, fmt::format("file {}: {}", quote(file.path()), reason));
     };
     if (file.num_bytes() < kLengthBytes) {
         return fail(fmt::format("{} bytes, shorter than the {} bytes of the header length",
                                 file.num_bytes(), kLengthBytes));
     }
+    std::uint8_t bytes[kLengthBytes];
+    GCMOE_RETURN_IF_ERROR(file.read(0, kLengthBytes, bytes));
     std::uint64_t length = 0;
     for (std::uint64_t byte_idx = 0; byte_idx < kLengthBytes; ++byte_idx) {
-        length |= static_cast<std::uint64_t>(file.bytes()[byte_idx]) << (8 * byte_idx);
+        length |= static_cast<std::uint64_t>(bytes[byte_idx]) << (8 * byte_idx);
     }
     if (length > file.num_bytes() - kLengthBytes) {
         return fail(fmt::format("header length {} is larger than the file ({} bytes)", length,
@@ -41,15 +43,15 @@ Status header_length(const FileMapping& file, const std::string& path, std::uint
 Status SafetensorsFile::open(const std::string& path, std::unique_ptr<SafetensorsFile>* out) {
     std::unique_ptr<SafetensorsFile> file(new SafetensorsFile());
     file->path_ = path;
-    GCMOE_RETURN_IF_ERROR(FileMapping::open(path, &file->mapping_));
-    const FileMapping& mapping = *file->mapping_;
+    GCMOE_RETURN_IF_ERROR(InputFile::open(path, &file->file_));
+    const InputFile& bytes = *file->file_;
     std::uint64_t length = 0;
-    GCMOE_RETURN_IF_ERROR(header_length(mapping, path, &length));
-    const std::string_view text(reinterpret_cast<const char*>(mapping.bytes()) + kLengthBytes,
-                                length);
-    const std::uint64_t data_bytes = mapping.num_bytes() - kLengthBytes - length;
-    GCMOE_RETURN_IF_ERROR(parse_safetensors_header(text, data_bytes, path, &file->header_));
-    file->data_ = mapping.bytes() + kLengthBytes + length;
+    GCMOE_RETURN_IF_ERROR(header_length(bytes, &length));
+    std::string text(length, '\0');
+    GCMOE_RETURN_IF_ERROR(bytes.read(kLengthBytes, length, text.data()));
+    file->data_begin_ = kLengthBytes + length;
+    GCMOE_RETURN_IF_ERROR(parse_safetensors_header(text, bytes.num_bytes() - file->data_begin_,
+                                                   path, &file->header_));
     for (std::size_t idx = 0; idx < file->header_.tensors.size(); ++idx) {
         file->record_idx_of_name_[file->header_.tensors[idx].name] = idx;
     }
@@ -57,7 +59,7 @@ Status SafetensorsFile::open(const std::string& path, std::unique_ptr<Safetensor
     return {};
 }
 
-Status SafetensorsFile::tensor(const std::string& name, TensorView* out) const {
+Status SafetensorsFile::tensor(const std::string& name, StoredTensor* out) const {
     const auto found = record_idx_of_name_.find(name);
     if (found == record_idx_of_name_.end()) {
         return {Code::kBadCheckpoint,
@@ -68,9 +70,9 @@ Status SafetensorsFile::tensor(const std::string& name, TensorView* out) const {
     out->path = path_;
     out->dtype = record.dtype;
     out->shape = record.shape;
-    out->bytes = data_ + record.begin_bytes;
     out->num_bytes = record.end_bytes - record.begin_bytes;
-    out->keep_alive = mapping_;
+    out->file = file_;
+    out->begin_bytes = data_begin_ + record.begin_bytes;
     return {};
 }
 

@@ -20,7 +20,7 @@ class SharedReader {
         : folder_(folder), names_(names), info_(info), held_(std::make_shared<HeldBytes>()) {}
 
     Status read(const std::string& matrix, const MatrixPlace& place, StoredView* out) {
-        TensorView weight;
+        StoredTensor weight;
         GCMOE_RETURN_IF_ERROR(folder_->tensor(names_.shared(matrix, "weight"), &weight));
         if (info_.shared_is_bf16) {
             Bf16View view;
@@ -28,7 +28,7 @@ class SharedReader {
             *out = view;
             return {};
         }
-        TensorView scale;
+        StoredTensor scale;
         GCMOE_RETURN_IF_ERROR(folder_->tensor(names_.shared(matrix, names_.words.scale), &scale));
         Fp8View view;
         GCMOE_RETURN_IF_ERROR(view_fp8(weight, scale, place, held_.get(), &view));
@@ -67,7 +67,7 @@ bool has_prefix(const CheckpointFolder& folder, const std::string& prefix) {
 Status measure_shared(CheckpointFolder* folder, const TensorNames& names, LayerInfo* info) {
     if (!has_prefix(*folder, names.prefix + "shared_experts.")) return {};
     const char* first = names.words.matrices[0];
-    TensorView weight;
+    StoredTensor weight;
     GCMOE_RETURN_IF_ERROR(folder->tensor(names.shared(first, "weight"), &weight));
     if (weight.shape.size() != 2 || weight.shape[0] < 1 || weight.shape[0] > kMaxWidth ||
         weight.shape[0] % kMxfp4Group != 0 || weight.shape[1] != info->hidden) {
@@ -82,7 +82,7 @@ Status measure_shared(CheckpointFolder* folder, const TensorNames& names, LayerI
         info->shared_grid = ScaleGrid::kFp32Block128;
         return {};
     }
-    TensorView scale;
+    StoredTensor scale;
     GCMOE_RETURN_IF_ERROR(folder->tensor(names.shared(first, names.words.scale), &scale));
     return find_scale_grid(scale, info->shared_inter, info->hidden, &info->shared_grid);
 }

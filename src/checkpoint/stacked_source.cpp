@@ -19,7 +19,7 @@ constexpr int kBlockBytes = kMxfp4Group / 2;
 constexpr std::int64_t kMaxStackedExperts = 1 << 16;
 
 // Experts, inter and hidden from the first tensor.
-Status measure_first(const TensorView& first, bool has_blocks, LayerInfo* info) {
+Status measure_first(const StoredTensor& first, bool has_blocks, LayerInfo* info) {
     const std::vector<std::int64_t>& shape = first.shape;
     const std::size_t num_dims = has_blocks ? 4 : 3;
     bool fits = shape.size() == num_dims && shape[0] >= 1 && shape[0] <= kMaxStackedExperts &&
@@ -42,7 +42,7 @@ Status measure_first(const TensorView& first, bool has_blocks, LayerInfo* info) 
     return {};
 }
 
-Status check_stack(const TensorView& weight, const TensorView& scale, int rows, int cols,
+Status check_stack(const StoredTensor& weight, const StoredTensor& scale, int rows, int cols,
                    const LayerInfo& info, bool has_blocks) {
     const auto num_experts = static_cast<std::int64_t>(info.present_experts.size());
     const std::vector<std::int64_t> scale_shape = {num_experts, rows, cols / kMxfp4Group};
@@ -66,7 +66,7 @@ Status open_biases(CheckpointFolder* folder, const std::string& prefix, const St
     const auto num_experts = static_cast<std::int64_t>(info->present_experts.size());
     GCMOE_RETURN_IF_ERROR(folder->tensor(prefix + names.first_bias, &out->first_bias));
     GCMOE_RETURN_IF_ERROR(folder->tensor(prefix + names.second_bias, &out->second_bias));
-    for (const TensorView* bias : {&out->first_bias, &out->second_bias}) {
+    for (const StoredTensor* bias : {&out->first_bias, &out->second_bias}) {
         GCMOE_RETURN_IF_ERROR(check_dtype(*bias, {Dtype::kBf16, Dtype::kF32}));
     }
     GCMOE_RETURN_IF_ERROR(check_shape(out->first_bias, {num_experts, 2 * info->inter}));
@@ -110,14 +110,25 @@ StackedSource::StackedSource(std::unique_ptr<CheckpointFolder> folder, StackedTe
       shared_names_(std::move(shared_names)),
       info_(info) {}
 
-void StackedSource::split_first(int expert_idx, HeldBytes* held, Mxfp4View* gate,
-                                Mxfp4View* up) const {
+Status StackedSource::read_first(int expert_idx, HeldBytes* held, Mxfp4View* gate,
+                                 Mxfp4View* up) const {
     const int inter = info_.inter;
     const int row_bytes = info_.hidden / 2;
     const int row_scales = info_.hidden / kMxfp4Group;
-    const auto first_row = static_cast<std::size_t>(expert_idx) * 2;
-    const std::uint8_t* nibbles = tensors_.first.bytes + first_row * area(inter, row_bytes);
-    const std::uint8_t* scales = tensors_.first_scale.bytes + first_row * area(inter, row_scales);
+    const std::size_t num_bytes = area(2 * inter, row_bytes);
+    const std::size_t num_scales = area(2 * inter, row_scales);
+    const auto expert = static_cast<std::uint64_t>(expert_idx);
+    const MatrixPlace place{fmt::format("expert {}, gate and up", expert_idx), 2 * inter,
+                            info_.hidden};
+    HeldBytes whole;  // rows in turn are needed apart only
+    HeldBytes* keeper = rows_ == StackedRows::kInTurn ? &whole : held;
+    const std::uint8_t* nibbles = nullptr;
+    const std::uint8_t* scales = nullptr;
+    GCMOE_RETURN_IF_ERROR(
+        hold_bytes(tensors_.first_scale, expert * num_scales, num_scales, keeper, &scales));
+    GCMOE_RETURN_IF_ERROR(check_mxfp4_scales(tensors_.first_scale, scales, place));
+    GCMOE_RETURN_IF_ERROR(
+        hold_bytes(tensors_.first, expert * num_bytes, num_bytes, keeper, &nibbles));
     for (Mxfp4View* view : {gate, up}) {
         const bool is_up = view == up;
         *view = {nibbles, scales, inter, info_.hidden};
@@ -131,6 +142,19 @@ void StackedSource::split_first(int expert_idx, HeldBytes* held, Mxfp4View* gate
             view->scales += area(inter, row_scales);
         }
     }
+    return {};
+}
+
+Status StackedSource::read_second(int expert_idx, HeldBytes* held, Mxfp4View* down) const {
+    const std::size_t num_bytes = area(info_.hidden, info_.inter / 2);
+    const std::size_t num_scales = area(info_.hidden, info_.inter / kMxfp4Group);
+    const auto expert = static_cast<std::uint64_t>(expert_idx);
+    const MatrixPlace place{fmt::format("expert {}, down", expert_idx), info_.hidden, info_.inter};
+    *down = {nullptr, nullptr, info_.hidden, info_.inter};
+    GCMOE_RETURN_IF_ERROR(
+        hold_bytes(tensors_.second_scale, expert * num_scales, num_scales, held, &down->scales));
+    GCMOE_RETURN_IF_ERROR(check_mxfp4_scales(tensors_.second_scale, down->scales, place));
+    return hold_bytes(tensors_.second, expert * num_bytes, num_bytes, held, &down->nibbles);
 }
 
 Status StackedSource::read_biases(int expert_idx, HeldBytes* held, StoredExpert* out) const {
@@ -166,31 +190,17 @@ Status StackedSource::expert(int expert_idx, StoredExpert* out) {
         return {Code::kBadIndex, fmt::format("expert {} is outside [0, {}) of {}", expert_idx,
                                              info_.present_experts.size(), quote(info_.prefix))};
     }
-    const auto idx = static_cast<std::size_t>(expert_idx);
-    const int inter = info_.inter;
-    const int hidden = info_.hidden;
-    const std::size_t first_scales = area(2 * inter, hidden / kMxfp4Group);
-    const std::size_t second_scales = area(hidden, inter / kMxfp4Group);
-    const MatrixPlace first{fmt::format("expert {}, gate and up", expert_idx), 2 * inter, hidden};
-    const MatrixPlace second{fmt::format("expert {}, down", expert_idx), hidden, inter};
-    GCMOE_RETURN_IF_ERROR(check_mxfp4_scales(
-        tensors_.first_scale, tensors_.first_scale.bytes + idx * first_scales, first));
-    GCMOE_RETURN_IF_ERROR(check_mxfp4_scales(
-        tensors_.second_scale, tensors_.second_scale.bytes + idx * second_scales, second));
     const auto held = std::make_shared<HeldBytes>();
     Mxfp4View gate;
     Mxfp4View up;
-    split_first(expert_idx, held.get(), &gate, &up);
+    Mxfp4View down;
+    GCMOE_RETURN_IF_ERROR(read_first(expert_idx, held.get(), &gate, &up));
+    GCMOE_RETURN_IF_ERROR(read_second(expert_idx, held.get(), &down));
     StoredExpert expert;
     expert.gate = gate;
     expert.up = up;
-    expert.down = Mxfp4View{tensors_.second.bytes + idx * area(hidden, inter / 2),
-                            tensors_.second_scale.bytes + idx * second_scales, hidden, inter};
+    expert.down = down;
     GCMOE_RETURN_IF_ERROR(read_biases(expert_idx, held.get(), &expert));
-    for (const TensorView* tensor :
-         {&tensors_.first, &tensors_.first_scale, &tensors_.second, &tensors_.second_scale}) {
-        held->mappings.push_back(tensor->keep_alive);
-    }
     expert.keep_alive = held;
     *out = std::move(expert);
     return {};

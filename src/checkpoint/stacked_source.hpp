@@ -22,12 +22,12 @@ enum class StackedRows : std::uint8_t {
 
 // The tensors of one stacked layer. Shapes: E experts, I inter, H hidden.
 struct StackedTensors {
-    TensorView first;         // (E, 2 * I, H / 2) U8 or I8, or (E, 2 * I, H / 32, 16)
-    TensorView first_scale;   // (E, 2 * I, H / 32) U8 or F8_E8M0
-    TensorView second;        // (E, H, I / 2), or (E, H, I / 32, 16)
-    TensorView second_scale;  // (E, H, I / 32)
-    TensorView first_bias;    // (E, 2 * I) BF16 or F32; no bytes without biases
-    TensorView second_bias;   // (E, H)
+    StoredTensor first;         // (E, 2 * I, H / 2) U8 or I8, or (E, 2 * I, H / 32, 16)
+    StoredTensor first_scale;   // (E, 2 * I, H / 32) U8 or F8_E8M0
+    StoredTensor second;        // (E, H, I / 2), or (E, H, I / 32, 16)
+    StoredTensor second_scale;  // (E, H, I / 32)
+    StoredTensor first_bias;    // (E, 2 * I) BF16 or F32; no bytes without biases
+    StoredTensor second_bias;   // (E, H)
 };
 
 // Opens the tensors and fills present_experts, hidden, inter and has_bias.
@@ -41,12 +41,13 @@ class StackedSource final : public StoredSource {
     StackedSource(std::unique_ptr<CheckpointFolder> folder, StackedTensors tensors,
                   StackedRows rows, TensorNames shared_names, const LayerInfo& info);
 
-    // Halves of a stack are views of the file; rows in turn are copied apart.
+    // Reads the expert's part of each stack; rows in turn are copied apart.
     Status expert(int expert_idx, StoredExpert* out) override;
     Status shared_expert(StoredExpert* out) override;
 
   private:
-    void split_first(int expert_idx, HeldBytes* held, Mxfp4View* gate, Mxfp4View* up) const;
+    Status read_first(int expert_idx, HeldBytes* held, Mxfp4View* gate, Mxfp4View* up) const;
+    Status read_second(int expert_idx, HeldBytes* held, Mxfp4View* down) const;
     Status read_biases(int expert_idx, HeldBytes* held, StoredExpert* out) const;
 
     std::unique_ptr<CheckpointFolder> folder_;

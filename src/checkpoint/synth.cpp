@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <cstdlib>
 #include <filesystem>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -11,6 +14,7 @@
 #include "checkpoint/checkpoint_folder.hpp"
 #include "checkpoint/generated_codes.hpp"
 #include "checkpoint/generated_stored.hpp"
+#include "checkpoint/json_text.hpp"
 #include "checkpoint/message.hpp"
 #include "checkpoint/safetensors_writer.hpp"
 #include "checkpoint/synth_plan.hpp"
@@ -40,7 +44,16 @@ class Undo {
     std::vector<std::string> paths_;
 };
 
-Status prepare_folder(const std::string& folder, Undo* undo) {
+// Only what this writes bears the field: another checkpoint is never replaced.
+bool is_own_checkpoint(const std::string& folder) {
+    Json config;
+    return read_json_file(folder + "/" + kConfigFileName, &config).ok() &&
+           config.contains("gcmoe_weight_scales");
+}
+
+// Makes the folder, or lists the files of a checkpoint that may be replaced.
+Status prepare_folder(const SynthOptions& options, Undo* undo, std::vector<std::string>* replaced) {
+    const std::string& folder = options.folder;
     std::error_code error;
     if (!fs::is_directory(folder, error)) {
         fs::create_directories(folder, error);
@@ -50,11 +63,16 @@ Status prepare_folder(const std::string& folder, Undo* undo) {
         }
         undo->add(folder);
     }
+    const bool may_replace = options.may_replace && is_own_checkpoint(folder);
     for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
          entry.increment(error)) {
         const std::string name = entry->path().filename().string();
         if (name == kConfigFileName || name == kIndexFileName ||
             entry->path().extension() == ".safetensors") {
+            if (may_replace && (name[0] == 'm' || name == kConfigFileName)) {
+                replaced->push_back(name);
+                continue;
+            }
             return {Code::kBadInput, fmt::format("folder {} holds a checkpoint already: {}",
                                                  quote(folder), quote(name))};
         }
@@ -64,6 +82,45 @@ Status prepare_folder(const std::string& folder, Undo* undo) {
                 fmt::format("folder {} cannot be read: {}", quote(folder), error.message())};
     }
     return {};
+}
+
+// A folder in the folder, so on its disk: what is written there can be renamed.
+Status make_staging(const std::string& folder, Undo* undo, std::string* out) {
+    std::string path = folder + "/partial-XXXXXX";
+    if (::mkdtemp(path.data()) == nullptr) {
+        return {Code::kBadInput,
+                fmt::format("folder {} cannot be written: {}", quote(folder), errno_text(errno))};
+    }
+    undo->add(path);
+    *out = path;
+    return {};
+}
+
+// Moves a whole checkpoint out of staging over the one in folder: from the removal of the old
+// config.json to the arrival of the new one the folder is none, so that a reader meets the old one,
+// the new one or a refusal.
+Status swap_in(const std::string& staging, const std::string& folder,
+               const std::vector<std::string>& replaced) {
+    std::error_code error;
+    std::set<std::string> names;
+    for (fs::directory_iterator entry(staging, error), end; !error && entry != end;
+         entry.increment(error)) {
+        names.insert(entry->path().filename().string());
+    }
+    if (!error) fs::remove(folder + "/" + kConfigFileName, error);
+    for (const std::string& name : replaced) {
+        if (!error && names.count(name) == 0) fs::remove(folder + "/" + name, error);
+    }
+    names.erase(kConfigFileName);
+    for (const std::string& name : names) {
+        if (!error) fs::rename(staging + "/" + name, folder + "/" + name, error);
+    }
+    if (!error) {
+        fs::rename(staging + "/" + kConfigFileName, folder + "/" + kConfigFileName, error);
+    }
+    if (!error) return {};
+    return {Code::kBadInput, fmt::format("folder {}: the checkpoint cannot be replaced: {}",
+                                         quote(folder), error.message())};
 }
 
 std::uint64_t area(int rows, int cols) {
@@ -164,6 +221,7 @@ Status ShardWriter::write_tensor(const SynthTensor& tensor, SafetensorsWriter* w
 
 Status ShardWriter::write_expert(const SynthTensor& tensor, int expert_idx,
                                  SafetensorsWriter* writer) {
+    if (options_.proceed) GCMOE_RETURN_IF_ERROR(options_.proceed());
     GCMOE_RETURN_IF_ERROR(load(expert_idx));
     if (tensor.matrix == SynthMatrix::kGateAndUp) {
         GCMOE_RETURN_IF_ERROR(write_pair(tensor, writer));
@@ -222,6 +280,25 @@ void ShardWriter::tell_progress(const SynthTensor& tensor, int expert_idx) {
     if (options_.progress) options_.progress(progress_);
 }
 
+// Writes shards, index and config.json into options.folder.
+Status write_files(const SynthOptions& options, const SynthPlan& plan, StoredSource* source,
+                   Undo* undo) {
+    ShardWriter writer(options, plan, source);
+    for (const SynthShard& shard : plan.shards) {
+        GCMOE_RETURN_IF_ERROR(writer.write(shard));
+        undo->add(options.folder + "/" + shard.file_name);
+    }
+    if (plan.shards.size() > 1) {
+        const std::string path = options.folder + "/" + kIndexFileName;
+        GCMOE_RETURN_IF_ERROR(write_text_file(path, synth_index_text(plan)));
+        undo->add(path);
+    }
+    const std::string path = options.folder + "/" + kConfigFileName;
+    GCMOE_RETURN_IF_ERROR(write_text_file(path, synth_config_text(options)));
+    undo->add(path);
+    return options.proceed ? options.proceed() : Status();
+}
+
 }  // namespace
 
 Status synthesise_checkpoint(const SynthOptions& options, SynthReport* report) {
@@ -231,20 +308,17 @@ Status synthesise_checkpoint(const SynthOptions& options, SynthReport* report) {
     SynthPlan plan;
     GCMOE_RETURN_IF_ERROR(make_synth_plan(options, &plan));
     Undo undo;
-    GCMOE_RETURN_IF_ERROR(prepare_folder(options.folder, &undo));
-    ShardWriter writer(options, plan, source.get());
-    for (const SynthShard& shard : plan.shards) {
-        GCMOE_RETURN_IF_ERROR(writer.write(shard));
-        undo.add(options.folder + "/" + shard.file_name);
+    std::vector<std::string> replaced;
+    GCMOE_RETURN_IF_ERROR(prepare_folder(options, &undo, &replaced));
+    if (replaced.empty()) {
+        GCMOE_RETURN_IF_ERROR(write_files(options, plan, source.get(), &undo));
+        undo.keep();
+    } else {
+        SynthOptions staged = options;
+        GCMOE_RETURN_IF_ERROR(make_staging(options.folder, &undo, &staged.folder));
+        GCMOE_RETURN_IF_ERROR(write_files(staged, plan, source.get(), &undo));
+        GCMOE_RETURN_IF_ERROR(swap_in(staged.folder, options.folder, replaced));
     }
-    if (plan.shards.size() > 1) {
-        const std::string path = options.folder + "/" + kIndexFileName;
-        GCMOE_RETURN_IF_ERROR(write_text_file(path, synth_index_text(plan)));
-        undo.add(path);
-    }
-    GCMOE_RETURN_IF_ERROR(
-        write_text_file(options.folder + "/" + kConfigFileName, synth_config_text(options)));
-    undo.keep();
     report->num_experts = static_cast<int>(plan.experts.size());
     report->num_files = static_cast<int>(plan.shards.size());
     report->num_bytes = plan.total_bytes;

@@ -35,7 +35,9 @@ struct SynthProgress {
 };
 
 struct SynthOptions {
-    std::string folder;  // made if missing; must hold no checkpoint
+    std::string folder;  // made if missing; must hold no checkpoint, or one to replace
+    // Lets a checkpoint that this function wrote be replaced: it goes when the new one is whole.
+    bool may_replace = false;
     GeneratedLayer layer;
     CheckpointFormat format = CheckpointFormat::kDeepseekV4;
     int layer_idx = 0;
@@ -43,6 +45,8 @@ struct SynthOptions {
     float routed_scale = 1.0F;      // goes to config.json
     std::uint64_t shard_bytes = 0;  // data bytes a shard may have; 0 = one model.safetensors
     std::function<void(const SynthProgress&)> progress;  // after each expert; may be empty
+    // Asked before every part of an expert; an error ends the work. May be empty.
+    std::function<Status()> proceed;
 };
 
 struct SynthReport {
@@ -59,8 +63,8 @@ struct SynthReport {
 // Peak memory: one expert. Same options, same bytes.
 // Errors: kBadConfig of the layer; kBadInput for experts that are not ascending ids of the layer
 // or, in stacked layouts, not all of them, a shared expert in gpt-oss, a negative layer, a folder
-// that holds a checkpoint already or cannot be written, a full disk. After an error none of the
-// files is left.
+// that holds a checkpoint already or cannot be written, a full disk; those of proceed. After an
+// error none of the files is left, and a checkpoint that was to be replaced is what it was.
 Status synthesise_checkpoint(const SynthOptions& options, SynthReport* report);
 
 }  // namespace gcmoe::checkpoint

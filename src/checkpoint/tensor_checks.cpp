@@ -45,19 +45,18 @@ float load_float(const std::uint8_t* bytes) {
     return value;
 }
 
-std::string scale_place(const TensorView& scale, const MatrixPlace& place, std::size_t idx) {
+std::string scale_place(const StoredTensor& scale, const MatrixPlace& place, std::size_t idx) {
     const auto num_cols = static_cast<std::size_t>(scale.shape[1]);
     return fmt::format("{}, scale row {}, scale column {}", place.label, idx / num_cols,
                        idx % num_cols);
 }
 
-// A copy: the file may have put the floats at an odd address.
-Status copy_fp32_scales(const TensorView& scale, const MatrixPlace& place, HeldBytes* held,
+Status hold_fp32_scales(const StoredTensor& scale, const MatrixPlace& place, HeldBytes* held,
                         Fp8View* out) {
     const auto num_scales = static_cast<std::size_t>(scale.shape[0] * scale.shape[1]);
     auto values = std::make_unique<float[]>(num_scales);
+    GCMOE_RETURN_IF_ERROR(scale.read(0, scale.num_bytes, values.get()));
     for (std::size_t idx = 0; idx < num_scales; ++idx) {
-        values[idx] = load_float(scale.bytes + 4 * idx);
         if (std::isfinite(values[idx]) && values[idx] > 0.0F) continue;
         return bad_tensor(
             scale, fmt::format("{}: {} is not {}", scale_place(scale, place, idx), values[idx],
@@ -68,14 +67,35 @@ Status copy_fp32_scales(const TensorView& scale, const MatrixPlace& place, HeldB
     return {};
 }
 
+Status hold_ue8m0_scales(const StoredTensor& scale, const MatrixPlace& place, HeldBytes* held,
+                         Fp8View* out) {
+    const std::uint8_t* codes = nullptr;
+    GCMOE_RETURN_IF_ERROR(hold_bytes(scale, 0, scale.num_bytes, held, &codes));
+    out->scales = codes;
+    const void* nan = std::memchr(codes, numerics::kUe8m0Nan, scale.num_bytes);
+    if (nan == nullptr) return {};
+    const auto idx = static_cast<const std::uint8_t*>(nan) - codes;
+    return bad_tensor(
+        scale, scale_place(scale, place, static_cast<std::size_t>(idx)) + ": code 255 is NaN");
+}
+
 }  // namespace
 
-Status bad_tensor(const TensorView& tensor, const std::string& reason) {
+Status hold_bytes(const StoredTensor& tensor, std::uint64_t begin, std::uint64_t num_bytes,
+                  HeldBytes* held, const std::uint8_t** out) {
+    auto bytes = std::make_unique_for_overwrite<std::uint8_t[]>(num_bytes);
+    GCMOE_RETURN_IF_ERROR(tensor.read(begin, num_bytes, bytes.get()));
+    *out = bytes.get();
+    held->bytes.push_back(std::move(bytes));
+    return {};
+}
+
+Status bad_tensor(const StoredTensor& tensor, const std::string& reason) {
     return {Code::kBadCheckpoint,
             fmt::format("file {}: tensor {}: {}", quote(tensor.path), quote(tensor.name), reason)};
 }
 
-Status check_dtype(const TensorView& tensor, std::initializer_list<Dtype> accepted) {
+Status check_dtype(const StoredTensor& tensor, std::initializer_list<Dtype> accepted) {
     std::string names;
     for (const Dtype dtype : accepted) {
         if (tensor.dtype == dtype) return {};
@@ -85,13 +105,13 @@ Status check_dtype(const TensorView& tensor, std::initializer_list<Dtype> accept
     return bad_tensor(tensor, fmt::format("dtype {}, needs {}", dtype_name(tensor.dtype), names));
 }
 
-Status check_shape(const TensorView& tensor, const std::vector<std::int64_t>& needed) {
+Status check_shape(const StoredTensor& tensor, const std::vector<std::int64_t>& needed) {
     if (tensor.shape == needed) return {};
     return bad_tensor(
         tensor, fmt::format("shape {}, needs {}", shape_text(tensor.shape), shape_text(needed)));
 }
 
-Status find_scale_grid(const TensorView& scale, int rows, int cols, ScaleGrid* out) {
+Status find_scale_grid(const StoredTensor& scale, int rows, int cols, ScaleGrid* out) {
     constexpr std::pair<ScaleGrid, Dtype> kCandidates[] = {
         {ScaleGrid::kFp32Block128, Dtype::kF32},
         {ScaleGrid::kUe8m0Block128, Dtype::kF8E8m0},
@@ -115,7 +135,7 @@ Status find_scale_grid(const TensorView& scale, int rows, int cols, ScaleGrid* o
                                   num_fitting == 0 ? "none of" : "more than one of", rows, cols));
 }
 
-Status check_mxfp4_scales(const TensorView& scale, const std::uint8_t* codes,
+Status check_mxfp4_scales(const StoredTensor& scale, const std::uint8_t* codes,
                           const MatrixPlace& place) {
     const int num_groups = place.cols / kMxfp4Group;
     const std::size_t num_codes =
@@ -127,72 +147,66 @@ Status check_mxfp4_scales(const TensorView& scale, const std::uint8_t* codes,
                                          idx / num_groups, idx % num_groups));
 }
 
-Status view_mxfp4(const TensorView& weight, const TensorView& scale, const MatrixPlace& place,
+Status view_mxfp4(const StoredTensor& weight, const StoredTensor& scale, const MatrixPlace& place,
                   HeldBytes* held, Mxfp4View* out) {
     GCMOE_RETURN_IF_ERROR(check_dtype(weight, {Dtype::kI8, Dtype::kU8}));
     GCMOE_RETURN_IF_ERROR(check_shape(weight, {place.rows, place.cols / 2}));
     GCMOE_RETURN_IF_ERROR(check_dtype(scale, {Dtype::kF8E8m0}));
     GCMOE_RETURN_IF_ERROR(check_shape(scale, {place.rows, place.cols / kMxfp4Group}));
-    GCMOE_RETURN_IF_ERROR(check_mxfp4_scales(scale, scale.bytes, place));
-    *out = {weight.bytes, scale.bytes, place.rows, place.cols};
-    held->mappings.push_back(weight.keep_alive);
-    held->mappings.push_back(scale.keep_alive);
-    return {};
+    *out = {nullptr, nullptr, place.rows, place.cols};
+    GCMOE_RETURN_IF_ERROR(hold_bytes(scale, 0, scale.num_bytes, held, &out->scales));
+    GCMOE_RETURN_IF_ERROR(check_mxfp4_scales(scale, out->scales, place));
+    return hold_bytes(weight, 0, weight.num_bytes, held, &out->nibbles);
 }
 
-Status view_fp8(const TensorView& weight, const TensorView& scale, const MatrixPlace& place,
+Status view_fp8(const StoredTensor& weight, const StoredTensor& scale, const MatrixPlace& place,
                 HeldBytes* held, Fp8View* out) {
     GCMOE_RETURN_IF_ERROR(check_dtype(weight, {Dtype::kF8E4m3}));
     GCMOE_RETURN_IF_ERROR(check_shape(weight, {place.rows, place.cols}));
-    *out = {weight.bytes, scale.bytes, {}, place.rows, place.cols};
+    *out = {nullptr, nullptr, {}, place.rows, place.cols};
     GCMOE_RETURN_IF_ERROR(find_scale_grid(scale, place.rows, place.cols, &out->grid));
-    if (out->grid == ScaleGrid::kFp32Block128) {
-        GCMOE_RETURN_IF_ERROR(copy_fp32_scales(scale, place, held, out));
-    } else if (const void* nan = std::memchr(scale.bytes, numerics::kUe8m0Nan, scale.num_bytes)) {
-        const auto idx = static_cast<const std::uint8_t*>(nan) - scale.bytes;
-        return bad_tensor(
-            scale, scale_place(scale, place, static_cast<std::size_t>(idx)) + ": code 255 is NaN");
-    }
-    const std::uint64_t nan_idx = find_e4m3_nan(weight.bytes, weight.num_bytes);
-    if (nan_idx != weight.num_bytes) {
-        const auto cols = static_cast<std::uint64_t>(place.cols);
-        return bad_tensor(
-            weight, fmt::format("{}, row {}, column {}: E4M3 code {:#04x} is NaN", place.label,
-                                nan_idx / cols, nan_idx % cols, weight.bytes[nan_idx]));
-    }
-    held->mappings.push_back(weight.keep_alive);
-    held->mappings.push_back(scale.keep_alive);
-    return {};
+    GCMOE_RETURN_IF_ERROR(out->grid == ScaleGrid::kFp32Block128
+                              ? hold_fp32_scales(scale, place, held, out)
+                              : hold_ue8m0_scales(scale, place, held, out));
+    GCMOE_RETURN_IF_ERROR(hold_bytes(weight, 0, weight.num_bytes, held, &out->codes));
+    const std::uint64_t nan_idx = find_e4m3_nan(out->codes, weight.num_bytes);
+    if (nan_idx == weight.num_bytes) return {};
+    const auto cols = static_cast<std::uint64_t>(place.cols);
+    return bad_tensor(weight,
+                      fmt::format("{}, row {}, column {}: E4M3 code {:#04x} is NaN", place.label,
+                                  nan_idx / cols, nan_idx % cols, out->codes[nan_idx]));
 }
 
-Status view_bf16(const TensorView& weight, const MatrixPlace& place, HeldBytes* held,
+Status view_bf16(const StoredTensor& weight, const MatrixPlace& place, HeldBytes* held,
                  Bf16View* out) {
     constexpr std::uint16_t kExponent = 0x7F80;  // all ones: infinity or NaN
     GCMOE_RETURN_IF_ERROR(check_dtype(weight, {Dtype::kBf16}));
     GCMOE_RETURN_IF_ERROR(check_shape(weight, {place.rows, place.cols}));
+    *out = {nullptr, place.rows, place.cols};
+    GCMOE_RETURN_IF_ERROR(hold_bytes(weight, 0, weight.num_bytes, held, &out->bytes));
     const std::uint64_t num_values = weight.num_bytes / 2;
     for (std::uint64_t idx = 0; idx < num_values; ++idx) {
-        const std::uint16_t bits = load_u16(weight.bytes + 2 * idx);
+        const std::uint16_t bits = load_u16(out->bytes + 2 * idx);
         if ((bits & kExponent) != kExponent) continue;
         const auto cols = static_cast<std::uint64_t>(place.cols);
         return bad_tensor(
             weight, fmt::format("{}, row {}, column {}: {} is not finite", place.label, idx / cols,
                                 idx % cols, numerics::bf16_to_float(bits)));
     }
-    *out = {weight.bytes, place.rows, place.cols};
-    held->mappings.push_back(weight.keep_alive);
     return {};
 }
 
-Status copy_biases(const TensorView& bias, std::uint64_t first_value, const MatrixPlace& place,
+Status copy_biases(const StoredTensor& bias, std::uint64_t first_value, const MatrixPlace& place,
                    std::unique_ptr<float[]>* out) {
     const auto num_rows = static_cast<std::size_t>(place.rows);
+    const std::uint64_t width = dtype_bytes(bias.dtype);
+    std::vector<std::uint8_t> bytes(num_rows * width);
+    GCMOE_RETURN_IF_ERROR(bias.read(first_value * width, bytes.size(), bytes.data()));
     auto values = std::make_unique<float[]>(num_rows);
     for (std::size_t row = 0; row < num_rows; ++row) {
-        const std::uint64_t idx = first_value + row;
         values[row] = bias.dtype == Dtype::kF32
-                          ? load_float(bias.bytes + 4 * idx)
-                          : numerics::bf16_to_float(load_u16(bias.bytes + 2 * idx));
+                          ? load_float(bytes.data() + 4 * row)
+                          : numerics::bf16_to_float(load_u16(bytes.data() + 2 * row));
         if (!std::isfinite(values[row])) {
             return bad_tensor(bias, fmt::format("{}, row {}: bias {} is not finite", place.label,
                                                 row, values[row]));

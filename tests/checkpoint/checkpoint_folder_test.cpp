@@ -13,8 +13,6 @@ std::string one_tensor(const std::string& name, const std::string& data) {
                              data);
 }
 
-std::string text_of(const TensorView& view) { return {view.bytes, view.bytes + view.num_bytes}; }
-
 Status open_folder(const TempFolder& folder, std::unique_ptr<CheckpointFolder>* out) {
     return CheckpointFolder::open(folder.path(), out);
 }
@@ -24,11 +22,11 @@ TEST(CheckpointFolder, ReadsASingleFile) {
     write_bytes(folder.file("model.safetensors"), one_tensor("a", "xyz"));
     std::unique_ptr<CheckpointFolder> checkpoint;
     expect_ok(open_folder(folder, &checkpoint));
-    TensorView view;
-    expect_ok(checkpoint->tensor("a", &view));
-    EXPECT_EQ(text_of(view), "xyz");
+    StoredTensor tensor;
+    expect_ok(checkpoint->tensor("a", &tensor));
+    EXPECT_EQ(bytes_of_tensor(tensor), "xyz");
     EXPECT_TRUE(checkpoint->contains("a"));
-    expect_error(checkpoint->tensor("b", &view), Code::kBadCheckpoint,
+    expect_error(checkpoint->tensor("b", &tensor), Code::kBadCheckpoint,
                  {folder.path(), "no tensor 'b'"});
 }
 
@@ -42,18 +40,18 @@ TEST(CheckpointFolder, OpensShardsWhenAskedFor) {
     std::unique_ptr<CheckpointFolder> checkpoint;
     expect_ok(open_folder(folder, &checkpoint));
     EXPECT_EQ(checkpoint->file_of_tensor().size(), 4U);
-    TensorView view;
-    expect_ok(checkpoint->tensor("a", &view));
-    EXPECT_EQ(text_of(view), "one");
-    expect_error(checkpoint->tensor("b", &view), Code::kBadCheckpoint,
+    StoredTensor tensor;
+    expect_ok(checkpoint->tensor("a", &tensor));
+    EXPECT_EQ(bytes_of_tensor(tensor), "one");
+    expect_error(checkpoint->tensor("b", &tensor), Code::kBadCheckpoint,
                  {folder.file("s2.safetensors"), "is missing", "tensor 'b'"});
-    expect_error(checkpoint->tensor("c", &view), Code::kBadCheckpoint,
+    expect_error(checkpoint->tensor("c", &tensor), Code::kBadCheckpoint,
                  {folder.file("s1.safetensors"), "lacks tensor 'c'"});
-    expect_error(checkpoint->tensor("d", &view), Code::kBadCheckpoint,
+    expect_error(checkpoint->tensor("d", &tensor), Code::kBadCheckpoint,
                  {folder.file("s3.safetensors"), "6 bytes"});
     write_bytes(folder.file("s2.safetensors"), one_tensor("b", "two"));  // late, but there
-    expect_ok(checkpoint->tensor("b", &view));
-    EXPECT_EQ(text_of(view), "two");
+    expect_ok(checkpoint->tensor("b", &tensor));
+    EXPECT_EQ(bytes_of_tensor(tensor), "two");
 }
 
 TEST(CheckpointFolder, RefusesFoldersWithoutAModel) {

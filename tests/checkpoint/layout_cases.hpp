@@ -64,10 +64,9 @@ inline Tensors read_tensors(const std::string& folder) {
     expect_ok(SafetensorsFile::open(folder + "/model.safetensors", &file));
     Tensors out;
     for (const TensorRecord& record : file->tensors()) {
-        TensorView view;
-        expect_ok(file->tensor(record.name, &view));
-        out[record.name] = {view.dtype, view.shape,
-                            std::string(reinterpret_cast<const char*>(view.bytes), view.num_bytes)};
+        StoredTensor tensor;
+        expect_ok(file->tensor(record.name, &tensor));
+        out[record.name] = {tensor.dtype, tensor.shape, bytes_of_tensor(tensor)};
     }
     return out;
 }

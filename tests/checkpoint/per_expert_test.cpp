@@ -318,7 +318,7 @@ TEST(PerExpert, RefusesNanCodesAndFloatScales) {
     EXPECT_EQ(static_cast<const float*>(shared.up.scales)[1], 0.25F);
 }
 
-TEST(PerExpert, FloatScalesAtOddAddressesAreCopied) {
+TEST(PerExpert, FloatScalesAtOddOffsetsAreRead) {
     // By hand: the writer would not put floats there.
     const TempFolder folder;
     std::string header = "{";
@@ -389,7 +389,7 @@ TEST(PerExpert, ShapeDecidesTheGrid) {
 
 // One row: its 32x32 block and its groups of 32 have the same shape.
 TEST(PerExpert, RefusesAmbiguousGrids) {
-    TensorView scale;
+    StoredTensor scale;
     scale.name = "s";
     scale.path = "p";
     scale.dtype = Dtype::kF8E8m0;

@@ -13,6 +13,7 @@
 #include <string>
 #include <system_error>
 
+#include "checkpoint/safetensors_file.hpp"
 #include "gcmoe/status.hpp"
 
 namespace gcmoe::checkpoint {
@@ -54,6 +55,14 @@ inline void write_bytes(const std::string& path, const std::string& bytes) {
 inline std::string read_bytes(const std::string& path) {
     std::ifstream file(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// All bytes of a tensor.
+inline std::string bytes_of_tensor(const StoredTensor& tensor) {
+    std::string out(tensor.num_bytes, '\0');
+    const Status status = tensor.read(0, tensor.num_bytes, out.data());
+    EXPECT_TRUE(status.ok()) << status.message();
+    return out;
 }
 
 // A little-endian u64 as a file has it.

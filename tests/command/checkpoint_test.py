@@ -1,11 +1,16 @@
 #!/usr/bin/env python3
 """Checkpoints of every layout, from outside. Usage: checkpoint_test.py PATH_OF_GCMOE"""
 
+import json
 import os
+import signal
+import subprocess
 import sys
+import time
 import unittest
 
 import command_test
+import safetensors_io as st
 from command_test import CommandTest, gcmoe
 
 
@@ -135,6 +140,45 @@ class PackTest(CommandTest):
         self.refused(["pack", *layer, "--ranks", "2", "--rank", "1", "--experts", "3-5", "--out",
                       self.path("x")], "--experts 3-5", "expert 3 belongs to rank 0", "4..7")
 
+    def test_files_of_two_layers_do_not_run_together(self):
+        layer = self.synth()
+        first = self.pack("rank0", *layer, "--rank", "0")
+        run = ["run", "--tokens", "1", "--packed", self.path("rank0")]
+        for name, arguments in [("next", ["--layer", "1"]), ("other", ["--weight-scales",
+                                                                       "rows_of_codes:100"])]:
+            folder = self.path(name)
+            result = gcmoe("synth", "--out", folder, *self.SYNTH, *arguments)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.set_weight_scales(folder, "normal")  # as if another model had equal shapes
+            layer = [] if name == "other" else arguments
+            report = self.pack(name + "1", "--checkpoint", folder, *layer, "--rank", "1")
+            self.assertNotEqual(report["fingerprint"], first["fingerprint"])
+            self.refused([*run, self.path(name + "1")], "--packed " + self.path(name + "1"),
+                         f"is of layer {report['layer']} of", report["fingerprint"],
+                         f"{self.path('rank0')} is of layer 0 of", first["fingerprint"])
+
+    @staticmethod
+    def set_weight_scales(folder, rule):
+        path = os.path.join(folder, "config.json")
+        with open(path) as file:
+            config = json.load(file)
+        config["gcmoe_weight_scales"] = rule
+        with open(path, "w") as file:
+            json.dump(config, file)
+
+    def test_a_checkpoint_in_other_shards_is_the_same_layer(self):
+        self.pack("rank0", *self.synth(), "--rank", "0")
+        shards = self.synth("--shard-mib", "1", "--force")
+        self.assertTrue(os.path.exists(os.path.join(shards[1], "model.safetensors.index.json")))
+        self.pack("rank1", *shards, "--rank", "1")
+        self.verified("--packed", self.path("rank0"), self.path("rank1"), "--tokens", "2")
+
+    def test_spawn_takes_the_number_of_ranks_from_the_files(self):
+        files = self.pack_all(*self.synth())
+        self.verified("--packed", *files, "--tokens", "2", "--spawn")
+        self.refused(["run", "--packed", files[0], "--tokens", "2", "--spawn"],
+                     "no file is for rank 0")
+
     def test_sm100_is_a_layout_only(self):
         layer = self.synth()
         report = self.pack("s", *layer, "--rank", "0", "--target", "sm100", "--verify")
@@ -178,6 +222,14 @@ class PackTest(CommandTest):
         self.refused([*run, *files, "--clamp", "3"], "--packed", "--clamp")
         self.refused([*run, *files, "--out", files[0]], "--out", "would overwrite --packed")
         self.refused([*run, files[0], os.path.join(layer[1], "config.json")], "no packed file")
+        old = self.path("old")
+        with open(files[1], "rb") as file:
+            content = bytearray(file.read())
+        content[8] = 1  # the version
+        with open(old, "wb") as file:
+            file.write(content)
+        self.refused([*run, files[0], old], "--packed " + old, "version = 1, needs 2",
+                     "pack the checkpoint again")
         other = self.path("other")
         result = gcmoe("pack", *layer, "--no-shared", "--ranks", "2", "--rank", "0", "--out", other)
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -190,6 +242,73 @@ class PackTest(CommandTest):
         self.refused([*run, *files], files[0], "damaged")
         os.truncate(files[1], 3000)
         self.refused([*run, *files], files[1], "cut off")
+
+
+class CancellingTest(CommandTest):
+    def test_sums_that_cancel_are_judged_by_what_they_may_be_off(self):
+        path = self.path("x.safetensors")
+        tokens = 4
+        st.write(path, {"x": ("F32", [tokens, 256], st.floats([1e10] * 256 * tokens)),
+                        "topk_idx": ("I64", [tokens, 3], st.int64s([0, 1, 2, 3, 4, 5] * 2)),
+                        "topk_weights": ("F32", [tokens, 3], st.floats([0.5] * 3 * tokens))})
+        run = ["--model", "v4.1-flash", "--hidden", "256", "--inter", "128", "--experts", "8",
+               "--topk", "3", "--ranks", "2", "--inputs", path]
+        self.assertGreater(self.verified(*run, "--clamp", "10")["worst_rel_l2"], 0.01)
+        self.assertIn("sums cancel", gcmoe("run", *run, "--clamp", "10").stdout)
+        self.assertLess(self.verified(*run, "--clamp", "off")["worst_rel_l2"], 0.001)
+
+
+class InterruptTest(CommandTest):
+    """Signals in the middle of files that are being written."""
+
+    LAYER = ["--model", "v4.1-flash", "--reduced", "4"]
+    SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+    def interrupted(self, number, writes, *arguments):
+        """Sends the signal once writes() sees the file."""
+        with subprocess.Popen([command_test.COMMAND, *arguments], stdout=subprocess.DEVNULL,
+                              stderr=subprocess.PIPE, text=True) as process:
+            end = time.monotonic() + 60
+            while not writes() and process.poll() is None and time.monotonic() < end:
+                time.sleep(0.001)
+            self.assertIsNone(process.poll(), "was over before the signal")
+            process.send_signal(number)
+            error = process.communicate(timeout=60)[1]
+        self.assertEqual(process.returncode, -number, error)
+        self.assertNotIn("bug", error)
+
+    def partials(self):
+        return [name for _, folders, files in os.walk(self.path(""))
+                for name in folders + files if "partial" in name]
+
+    def test_synth_leaves_nothing_and_pack_neither(self):
+        folder = self.path("new")
+        for number in self.SIGNALS:
+            self.interrupted(number, self.partials, "synth", "--out", folder, *self.LAYER)
+            self.assertFalse(os.path.exists(folder), number)
+        result = gcmoe("synth", "--out", folder, *self.LAYER)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        out = self.path("packed")
+        with open(out, "w", encoding="ascii") as file:
+            file.write("what stood there")
+        for number in self.SIGNALS:
+            self.interrupted(number, self.partials, "pack", "--checkpoint", folder, "--out", out,
+                             "--verify")
+            self.assertEqual(self.partials(), [], number)
+            with open(out, encoding="ascii") as file:
+                self.assertEqual(file.read(), "what stood there")
+
+    def test_synth_force_keeps_the_old_checkpoint_until_the_new_one_is_whole(self):
+        folder = self.path("layer")
+        small = ["--model", "v4.1-flash", "--reduced", "8"]
+        result = gcmoe("synth", "--out", folder, *small)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        before = sorted(os.listdir(folder))
+        for number in self.SIGNALS:
+            self.interrupted(number, self.partials, "synth", "--out", folder, *self.LAYER,
+                             "--force")
+            self.assertEqual(sorted(os.listdir(folder)), before)
+        self.verified("--checkpoint", folder, "--ranks", "8", "--tokens", "2")
 
 
 if __name__ == "__main__":

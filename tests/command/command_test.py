@@ -508,7 +508,7 @@ class SynthTest(CommandTest):
         self.refused([*synth, "--experts", "0-9"], "--experts 0-9", "0..7")
         self.refused([*synth, "--experts", "a"], "--experts a")
         self.refused([*synth, "--layout", "v5"], "--layout v5", "v4.1", "gpt-oss")
-        self.refused([*synth, "--layout", "w13", "--experts", "0-3"], "4 of 8 experts", "w13")
+        self.refused([*synth, "--layout", "w13", "--experts", "0-3"], "--experts 0-3", "w13")
         self.refused([*synth, "--layer", "-1"], "--layer -1")
         self.assertFalse(os.path.exists(folder))
 

@@ -112,6 +112,25 @@ class ProcessesTest(unittest.TestCase):
         self.assertIn("ranks as processes", results[1].stdout)
         self.assert_nothing_left()
 
+    def test_another_rank_says_that_it_writes_no_file(self):
+        out = self.path("y1")
+        results = self.by_hand([0, 1], *TINY, "--ranks", "2", options_of={1: ["--out", out]})
+        self.assertEqual([result.returncode for result in results], [0, 0])
+        self.assertIn(f"--out {out}: not written by rank 1; rank 0 writes its own",
+                      results[1].stdout)
+        self.assertFalse(os.path.exists(out))
+        result = run(*TINY, "--ranks", "2", "--spawn", "--out", out)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertNotIn("not written", result.stdout)
+        self.assertTrue(os.path.exists(out))
+
+    def test_an_unusable_tmpdir_is_named(self):
+        os.environ["TMPDIR"] = self.path("missing")
+        result = run(*TINY, "--ranks", "2", "--spawn")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn(f"--spawn: no folder for the ranks to meet in TMPDIR = "
+                      f"'{self.path('missing')}': No such file", result.stderr)
+
     def test_every_rank_says_in_json_what_it_did(self):
         results = self.by_hand([0, 1], *TINY, "--ranks", "2", "--json")
         self.assertIs(json.loads(results[0].stdout)["verified"], True)

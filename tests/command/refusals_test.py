@@ -28,6 +28,15 @@ SECTIONS = {
         gcmoe rnu
         gcmoe run --token 3
         gcmoe run LAYER --ranks=x
+        gcmoe run LAYER --ranks 99999999999
+        gcmoe run LAYER --seed=-1
+        gcmoe run LAYER --factor nan
+        gcmoe run LAYER --factor 1e39
+        gcmoe run LAYER --deadline inf
+        gcmoe run LAYER --out
+        gcmoe run LAYER --out --no-verify
+        gcmoe run LAYER --out ''
+        gcmoe run LAYER --out=
         gcmoe run LAYER --shared --no-shared
         gcmoe run LAYER --backend tpu
         gcmoe run LAYER --backend cuda
@@ -98,6 +107,9 @@ SECTIONS = {
         gcmoe run --packed rank0.gcmoe rank1.gcmoe --model v4-flash
         gcmoe run --packed rank0.gcmoe rank1.gcmoe --allow-inexact
         gcmoe run --packed rank0.gcmoe other.gcmoe
+        gcmoe run --packed rank0.gcmoe rank1-next.gcmoe
+        gcmoe run --packed rank0.gcmoe old.gcmoe
+        gcmoe run --packed --spawn
         gcmoe run --packed rank0.gcmoe cut.gcmoe
         gcmoe run --packed rank0.gcmoe damaged.gcmoe
         gcmoe run --packed sm100.gcmoe
@@ -163,7 +175,11 @@ SECTIONS = {
         gcmoe check --judge me
         gcmoe check --weight-placement never
         gcmoe check --near-wrap --no-overlap
-        gcmoe check --tokens -2
+        gcmoe check --tokens -1
+        gcmoe check --tokens 2147483647
+        gcmoe check --ranks 0
+        gcmoe check --row-block 0
+        gcmoe check --ring-blocks 0
         gcmoe check --ranks 73
         gcmoe check --expected a --dump-expected b
         gcmoe info --ranks 8
@@ -223,11 +239,18 @@ def prepare(gcmoe):
     for rank in (0, 1):
         good(f"pack --checkpoint v4.1 --ranks 2 --rank {rank} --out rank{rank}.gcmoe")
     good("pack --checkpoint wide --ranks 2 --rank 1 --out other.gcmoe")
+    good("synth --out next SYNTH --layer 1")
+    good("pack --checkpoint next --layer 1 --ranks 2 --rank 1 --out rank1-next.gcmoe")
     good("pack --checkpoint v4.1 --ranks 1 --rank 0 --target sm100 --out sm100.gcmoe")
     cut("rank1.gcmoe", "cut.gcmoe", 0.5)
     with open("rank1.gcmoe", "rb") as file:
         content = bytearray(file.read())
     content[len(content) // 2] ^= 1
+    with open("rank1.gcmoe", "rb") as file:
+        old = bytearray(file.read())
+    old[8] = 1  # the version
+    with open("old.gcmoe", "wb") as file:
+        file.write(old)
     with open("damaged.gcmoe", "wb") as file:
         file.write(content)
 

@@ -142,6 +142,18 @@ class TraceTest(unittest.TestCase):
             right = float(one.getAttribute("x")) + float(one.getAttribute("width"))
             self.assertLessEqual(right, 1200)
 
+    def test_files_that_cannot_be_read_or_written_are_named(self):
+        trace = self.path("trace.json")
+        self.trace()
+        for arguments, words in [([self.path("none")], "cannot be read: No such file"),
+                                 ([self.folder], "cannot be read: Is a directory"),
+                                 ([trace, "--out", self.path("no/picture")], "No such file"),
+                                 ([trace, "--out", "/dev/full"], "No space left")]:
+            result = call(sys.executable, RENDER, *arguments)
+            self.assertEqual(result.returncode, 2, arguments)
+            self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+            self.assertIn(words, result.stderr)
+
     def test_picture_of_no_trace(self):
         for text in ("", "{", "[]", '{"traceEvents": [{"name": "x"}]}',
                      '{"traceEvents": [], "otherData": 3}'):

@@ -219,5 +219,84 @@ TEST(JudgeSums, TheCpusToleranceJudgesScaleCasesEndToEnd) {
     expect_failure(judge(small, expected, kHopperTolerance), "relative L2");
 }
 
+// x all the same and weights of one scale: a share of the gate sums is exactly 0. In FP32 they are
+// 10^-7 of their terms, which are 10^11: the clamp makes 10 of either.
+class CancellingSums : public testing::Test {
+  protected:
+    CancellingSums() : small_(with_biases()) {
+        small_.problem.shape.activation.clamp = 10.0F;
+        small_.shape.activation.clamp = 10.0F;
+        for (RankInputs& inputs : small_.inputs) {
+            inputs.x.assign(inputs.x.size(), numerics::e4m3_from_float(448.0F));
+            inputs.x_scale.assign(inputs.x_scale.size(), numerics::float_to_bits(0x1p27F));
+        }
+        for (ExpertData& expert : small_.source.experts) {
+            expert.down_bias.assign(256, 0.0F);
+            for (Mxfp4Matrix* matrix : {&expert.gate, &expert.up}) {
+                matrix->scales.assign(matrix->scales.size(), 127);
+            }
+        }
+    }
+
+    static Shape with_biases() {
+        Shape shape = small_shape(false);
+        shape.has_bias = true;
+        return shape;
+    }
+
+    // The layer with an error of the gate's sums: +error and -error in turn.
+    std::vector<RankExpected> evaluate(float error) {
+        for (ExpertData& expert : small_.source.experts) {
+            expert.gate_bias.assign(128, error);
+            for (std::size_t col = 0; col < 128; col += 2) expert.gate_bias[col] = -error;
+            expert.up_bias.assign(128, 0.0F);
+        }
+        EXPECT_TRUE(evaluate_layer(small_.problem, &small_.stages).ok());
+        return take_expected(small_.stages);
+    }
+
+    SmallCase small_;
+};
+
+TEST_F(CancellingSums, PassWithinWhatTheyMayBeOff) {
+    evaluate(1e4F);
+    const std::vector<RankStages> stages = small_.stages;
+    const std::vector<RankExpected> expected = evaluate(0.0F);
+    small_.stages = stages;
+    const std::vector<RankJudgement> verdicts = judge(small_, expected);
+    EXPECT_TRUE(verdicts[0].ok) << verdicts[0].first_failure;
+    EXPECT_GT(verdicts[0].rel_l2, 2.0 * kMaxRelL2);
+    EXPECT_LT(verdicts[0].rel_l2, verdicts[0].max_rel_l2);
+    EXPECT_LT(verdicts[0].max_rel_l2, 0.7);
+    EXPECT_LT(verdicts[0].worst_row_rms, kCpuTolerance.row_rms);
+}
+
+TEST_F(CancellingSums, DoNotHideAnotherY) {
+    std::vector<RankExpected> expected = evaluate(0.0F);
+    EXPECT_TRUE(judge(small_, expected)[0].ok);
+    for (std::size_t i = 0; i < expected[0].y.size(); i += 2) expected[0].y[i] ^= 0x8000;
+    expect_failure(judge(small_, expected), "against the bit-true layer: relative L2");
+}
+
+TEST_F(CancellingSums, DoNotHideASumThatIsOff) {
+    evaluate(4e11F);  // more than the smallest sums that are not 0
+    const std::vector<RankStages> stages = small_.stages;
+    const std::vector<RankExpected> expected = evaluate(0.0F);
+    small_.stages = stages;
+    EXPECT_FALSE(judge(small_, expected)[0].ok);
+}
+
+TEST(JudgeSums, OrdinaryCasesKeepTheUsualBounds) {
+    SmallCase small(small_shape(true));
+    std::vector<RankExpected> expected = take_expected(small.stages);
+    for (std::size_t i = 0; i < expected[0].y.size(); i += 3) expected[0].y[i] ^= 0x0008;
+    for (const Tolerance& tolerance : {kCpuTolerance, kHopperTolerance}) {
+        const RankJudgement verdict = judge(small, expected, tolerance)[0];
+        EXPECT_FALSE(verdict.ok);
+        EXPECT_EQ(verdict.max_rel_l2, kMaxRelL2);
+        EXPECT_EQ(verdict.min_cosine, kMinCosine);
+    }
+}
+
 }  // namespace
 }  // namespace gcmoe::reference

@@ -10,6 +10,7 @@
 #include <set>
 #include <utility>
 
+#include "check_changes.hpp"
 #include "check_expected.hpp"
 #include "check_parts.hpp"
 #include "check_processes.hpp"
@@ -34,29 +35,6 @@ double seconds_since(Clock::time_point begin) {
 reference::CaseSize case_size(const CheckOptions& options) {
     const bool full = options.size.empty() ? options.backend != "cpu" : options.size == "full";
     return full ? reference::CaseSize::kFull : reference::CaseSize::kReduced;
-}
-
-// The case on another number of ranks: tokens are cut or repeated.
-Status change_ranks(int ranks, SuiteCase* suite_case) {
-    if (ranks == 0 || ranks == suite_case->ranks) return {};
-    const std::vector<int> tokens = suite_case->tokens;
-    suite_case->tokens.clear();
-    for (int i = 0; i < ranks; ++i) {
-        suite_case->tokens.push_back(tokens[size_of(i) % tokens.size()]);
-    }
-    suite_case->ranks = ranks;
-    if (suite_case->routing.kind == reference::Routing::Kind::kOnlyRank ||
-        suite_case->routing.kind == reference::Routing::Kind::kHotRank) {
-        suite_case->routing.target %= ranks;
-    }
-    return {};
-}
-
-// The case with as many tokens on every rank.
-void change_tokens(int tokens, SuiteCase* suite_case) {
-    if (tokens < 0) return;
-    std::fill(suite_case->tokens.begin(), suite_case->tokens.end(), tokens);
-    suite_case->capacity = std::max(suite_case->capacity, std::max(tokens, 1));
 }
 
 int most_loaded_blocks(const CaseRun& run, int row_block) {
@@ -89,18 +67,17 @@ StartState start_state(const CheckOptions& options, int ring_blocks) {
 
 void choose_plan(const CheckOptions& options, int case_idx, CaseRun* run, CaseReport* report) {
     PlanOptions& plan = run->plan;
-    plan.row_block = options.row_block != 0 ? options.row_block : kRowBlocks[case_idx % 4];
+    plan.row_block = options.row_block.value_or(kRowBlocks[case_idx % 4]);
     // Where a large row block leaves less than eight blocks, the ring would never wrap.
-    while (options.row_block == 0 && plan.row_block > 8 &&
+    while (!options.row_block.has_value() && plan.row_block > 8 &&
            most_loaded_blocks(*run, plan.row_block) < 8) {
         plan.row_block /= 2;
     }
     report->num_blocks = most_loaded_blocks(*run, plan.row_block);
-    plan.ring_blocks =
-        options.ring_blocks != 0 ? options.ring_blocks : ring_for(report->num_blocks);
+    plan.ring_blocks = options.ring_blocks.value_or(ring_for(report->num_blocks));
     // Serial launches pull everything before role 2 starts, too.
     const bool whole = options.no_overlap || options.gpu.launch == "serial";
-    if (whole && options.ring_blocks == 0) plan.ring_blocks = 0;  // as many as needed
+    if (whole && !options.ring_blocks.has_value()) plan.ring_blocks = 0;  // as many as needed
     const bool wide = case_idx / 4 % 2 == 1 && run->shape.hidden % 256 == 0;
     plan.second_columns = wide || options.backend == "cuda" ? 256 : 128;
     plan.overlap = !whole;
@@ -455,8 +432,7 @@ Status run_case(const CheckOptions& options, const std::string& suite,
     report->name = suite_case.name;
     CaseRun run;
     run.suite_case = suite_case;
-    GCMOE_RETURN_IF_ERROR(change_ranks(options.ranks, &run.suite_case));
-    change_tokens(options.tokens, &run.suite_case);
+    GCMOE_RETURN_IF_ERROR(change_case(options, &run.suite_case));
     const reference::CaseSize size = case_size(options);
     run.shape = reference::case_shape(run.suite_case, size);
     if (options.activation_scale == "ue8m0-k32") {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,12 +29,12 @@ struct CheckOptions {
     ProcessOptions processes;
     std::string executor = "threads";
     std::uint64_t seed = 0;
-    int row_block = 0;    // 0 = 8, 16, 32, 64 in turn
-    int ring_blocks = 0;  // 0 = a quarter of the most loaded rank's blocks
+    std::optional<int> row_block;    // empty = 8, 16, 32, 64 in turn
+    std::optional<int> ring_blocks;  // empty = a quarter of the most loaded rank's blocks
     bool no_overlap = false;
-    int ranks = 0;           // 0 = the suite's
-    int tokens = -1;         // of every rank; -1 = the case's
-    bool near_wrap = false;  // generation, laps and counters wrap between the launches
+    std::optional<int> ranks;   // empty = the suite's
+    std::optional<int> tokens;  // of every rank; empty = the case's
+    bool near_wrap = false;     // generation, laps and counters wrap between the launches
     std::string activation_scale = "fp32-k128";
     std::string weight_placement = "before";
     int dispatch_units = 0;

@@ -6,11 +6,15 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <optional>
+#include <tuple>
 
 #include "check_case.hpp"
 #include "console.hpp"
 #include "gcmoe/capability.hpp"
 #include "gcmoe_suites.hpp"
+#include "layout/peer_table.hpp"
+#include "protocol/words.hpp"
 #include "spawn_ranks.hpp"
 
 namespace gcmoe::cli {
@@ -118,11 +122,16 @@ Status check_options(const CheckOptions& options) {
     if (options.near_wrap && options.no_overlap) {
         return {Code::kBadInput, "--near-wrap excludes --no-overlap, where the ring never wraps"};
     }
-    if (options.tokens < -1) {
-        return option_error("--tokens", std::to_string(options.tokens), "must not be negative");
-    }
-    if (options.ranks < 0 || options.ranks > 72) {
-        return option_error("--ranks", std::to_string(options.ranks), "must be in 1..72");
+    const std::tuple<const char*, std::optional<int>, int, int> ranges[] = {
+        {"--tokens", options.tokens, 0, int{protocol::kMaxCount}},
+        {"--ranks", options.ranks, 1, layout::kMaxRanks},
+        {"--row-block", options.row_block, 8, 64},
+        {"--ring-blocks", options.ring_blocks, 1, 1 << 20},
+    };
+    for (const auto& [option, value, least, most] : ranges) {
+        if (value.value_or(least) >= least && value.value_or(least) <= most) continue;
+        return option_error(option, std::to_string(*value),
+                            fmt::format("must be in {}..{}", least, most));
     }
     if (!options.expected.empty() && !options.dump_expected.empty()) {
         return option_error("--expected", options.expected, "excludes --dump-expected");
@@ -204,9 +213,7 @@ void print_summary(const CheckCommand& command, const Totals& totals) {
 
 constexpr int kSuiteRanks = 8;
 
-int num_processes(const CheckOptions& options) {
-    return options.ranks != 0 ? options.ranks : kSuiteRanks;
-}
+int num_processes(const CheckOptions& options) { return options.ranks.value_or(kSuiteRanks); }
 
 Status spawn_check(const CheckCommand& command, int* exit_code) {
     GCMOE_RETURN_IF_ERROR(check_options(command.options));

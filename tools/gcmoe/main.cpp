@@ -8,9 +8,11 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "check_command.hpp"
+#include "command_words.hpp"
 #include "commands.hpp"
 #include "console.hpp"
 #include "gcmoe_version.hpp"
@@ -96,6 +98,11 @@ int parse_and_run(CLI::App& app, int argc, char** argv, const int& exit_code) {
         return report_error("", status, json);
     }
     try {
+        if (argv[1][0] != '-') {
+            const Status status =
+                check_words(*app.get_subcommand(argv[1]), {argv + 2, argv + argc});
+            if (!status.ok()) return report_error(argv[1], status, json);
+        }
         app.parse(argc, argv);
         return exit_code;
     } catch (const CLI::Success& success) {  // --help, --version
@@ -106,6 +113,11 @@ int parse_and_run(CLI::App& app, int argc, char** argv, const int& exit_code) {
         return report_error(subcommand, status, json);
     } catch (const std::bad_alloc&) {
         return report_error("", {Code::kUnsupported, "out of memory"}, json);
+    } catch (const std::system_error& error) {
+        return report_error(
+            "",
+            {Code::kUnsupported, fmt::format("the system has no more threads: {}", error.what())},
+            json);
     } catch (const std::exception& error) {
         return report_error("", {Code::kInternal, error.what()}, json);
     }

@@ -15,7 +15,6 @@ void add_process_options(CLI::App& command, ProcessOptions* options) {
                   "Start every rank as a process, and report for all of them")
         ->group(group);
     command.add_option("--rank", options->rank, "This process is rank R; start one for every rank")
-        ->type_name("R")
         ->group(group);
     command
         .add_option("--session", options->session,

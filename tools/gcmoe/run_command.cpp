@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "commands.hpp"
+#include "packed_layer.hpp"
 #include "run_inputs.hpp"
 #include "run_layer.hpp"
 #include "run_options.hpp"
@@ -36,7 +37,13 @@ Status spawn(const RunOptions& options, int* exit_code) {
     GCMOE_RETURN_IF_ERROR(check_run_options(options));
     SpawnRequest request;
     request.subcommand = "run";
-    GCMOE_RETURN_IF_ERROR(count_ranks(options, &request.num_ranks));
+    if (options.packed.empty() || options.ranks.has_value()) {
+        GCMOE_RETURN_IF_ERROR(count_ranks(options, &request.num_ranks));
+    } else {
+        PackedFiles files;
+        GCMOE_RETURN_IF_ERROR(open_packed_files(options.packed, &files));
+        request.num_ranks = static_cast<int>(files.size());
+    }
     request.deadline_s = options.deadline_s;
     request.json = options.console.json;
     return spawn_ranks(request, exit_code);

@@ -8,6 +8,7 @@
 #include "base/math.hpp"
 #include "checkpoint/safetensors_writer.hpp"
 #include "console.hpp"
+#include "held_signals.hpp"
 #include "run_inputs.hpp"
 
 namespace gcmoe::cli {
@@ -33,6 +34,7 @@ Status write_tensors(const std::string& path, std::vector<Tensor> tensors) {
     });
     std::vector<TensorSpec> specs;
     for (const Tensor& tensor : tensors) specs.push_back(tensor.spec);
+    const HeldSignals held;  // the file is whole or not there
     std::unique_ptr<SafetensorsWriter> writer;
     GCMOE_RETURN_IF_ERROR(SafetensorsWriter::create(path, specs, {}, &writer));
     for (const Tensor& tensor : tensors) {

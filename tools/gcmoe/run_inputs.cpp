@@ -19,7 +19,7 @@ namespace {
 
 using checkpoint::Dtype;
 using checkpoint::SafetensorsFile;
-using checkpoint::TensorView;
+using checkpoint::StoredTensor;
 
 constexpr int kChunk = 128;      // columns of one scale word
 constexpr int kUe8m0Group = 32;  // columns of one UE8M0 code
@@ -63,15 +63,15 @@ Status open_inputs(const std::string& path, std::unique_ptr<SafetensorsFile>* ou
     return check_names(**out, *num_ranks);
 }
 
-std::string shape_text(const TensorView& tensor) {
+std::string shape_text(const StoredTensor& tensor) {
     return fmt::format("tensor {}: {} {}", checkpoint::quote(tensor.name),
                        checkpoint::dtype_name(tensor.dtype), checkpoint::shape_text(tensor.shape));
 }
 
 template <class T>
-T element(const TensorView& tensor, std::size_t idx) {
-    T value;  // memcpy: a tensor may stand at an odd address
-    std::memcpy(&value, tensor.bytes + idx * sizeof(T), sizeof(T));
+T element(const std::vector<std::uint8_t>& bytes, std::size_t idx) {
+    T value;
+    std::memcpy(&value, bytes.data() + idx * sizeof(T), sizeof(T));
     return value;
 }
 
@@ -101,7 +101,7 @@ class Reader {
     // Rows of <prefix>x, which has `hidden` columns. Judged before anything is allocated: a tensor
     // without columns may claim any number of rows.
     Status count_rows(const std::string& prefix, std::int64_t* out) const {
-        TensorView x;
+        StoredTensor x;
         GCMOE_RETURN_IF_ERROR(find(prefix + "x", &x));
         if (x.shape.size() != 2) return fail(x, "needs two dimensions, (tokens, hidden)");
         const std::int64_t rows = x.shape[0];
@@ -119,7 +119,7 @@ class Reader {
     }
 
   private:
-    Status find(const std::string& name, TensorView* out) const {
+    Status find(const std::string& name, StoredTensor* out) const {
         if (Status status = file_.tensor(name, out); !status.ok()) {
             return input_error(file_.path(),
                                fmt::format("tensor {} is missing", checkpoint::quote(name)));
@@ -127,12 +127,23 @@ class Reader {
         return {};
     }
 
-    [[nodiscard]] Status fail(const TensorView& tensor, const std::string& need) const {
+    [[nodiscard]] Status fail(const StoredTensor& tensor, const std::string& need) const {
         return input_error(file_.path(), fmt::format("{}: {}", shape_text(tensor), need));
     }
 
+    // One rank's rows of a tensor that has `cols` columns.
+    Status read_rows(const StoredTensor& tensor, const Rows& rows, std::int64_t cols,
+                     std::vector<std::uint8_t>* out) const {
+        const auto row_bytes =
+            static_cast<std::uint64_t>(cols) * checkpoint::dtype_bytes(tensor.dtype);
+        out->resize(static_cast<std::uint64_t>(rows.count) * row_bytes);
+        const Status status = tensor.read(static_cast<std::uint64_t>(rows.first) * row_bytes,
+                                          out->size(), out->data());
+        return status.ok() ? status : input_error(file_.path(), status.message());
+    }
+
     // The tensor has `cols` columns and a row for every token of the file's x.
-    Status check_shape(const TensorView& tensor, const Rows& rows, std::int64_t cols,
+    Status check_shape(const StoredTensor& tensor, const Rows& rows, std::int64_t cols,
                        const char* what) const {
         std::int64_t total = 0;
         GCMOE_RETURN_IF_ERROR(count_rows(rows.prefix, &total));
@@ -141,14 +152,14 @@ class Reader {
     }
 
     Status read_x(const Rows& rows, RankInputs* out) const {
-        TensorView x;
+        StoredTensor x;
         GCMOE_RETURN_IF_ERROR(find(rows.prefix + "x", &x));
         GCMOE_RETURN_IF_ERROR(check_shape(x, rows, hidden_, "hidden"));
-        const bool coded = x.dtype == Dtype::kF8E4m3;
-        if (coded) {
+        std::vector<std::uint8_t> bytes;
+        if (x.dtype == Dtype::kF8E4m3) {
+            GCMOE_RETURN_IF_ERROR(read_rows(x, rows, hidden_, &bytes));
             for (std::int64_t row = 0; row < rows.count; ++row) {
-                std::memcpy(out->x.data() + row * shape_.hidden,
-                            x.bytes + (rows.first + row) * hidden_,
+                std::memcpy(out->x.data() + row * shape_.hidden, bytes.data() + row * hidden_,
                             static_cast<std::size_t>(hidden_));
             }
             return read_scales(rows, out);
@@ -160,13 +171,15 @@ class Reader {
             return fail(
                 x, fmt::format("comes with {}x_scale, which belongs to F8_E4M3 only", rows.prefix));
         }
+        GCMOE_RETURN_IF_ERROR(read_rows(x, rows, hidden_, &bytes));
         std::vector<float> values(static_cast<std::size_t>(shape_.hidden), 0.0F);
         for (std::int64_t row = 0; row < rows.count; ++row) {
-            const auto begin = static_cast<std::size_t>((rows.first + row) * hidden_);
+            const auto begin = static_cast<std::size_t>(row * hidden_);
             for (std::size_t col = 0; col < static_cast<std::size_t>(hidden_); ++col) {
+                const std::size_t idx = begin + col;
                 values[col] = x.dtype == Dtype::kF32
-                                  ? element<float>(x, begin + col)
-                                  : numerics::bf16_to_float(element<std::uint16_t>(x, begin + col));
+                                  ? element<float>(bytes, idx)
+                                  : numerics::bf16_to_float(element<std::uint16_t>(bytes, idx));
             }
             quantise_row(values, row, out);
         }
@@ -194,7 +207,7 @@ class Reader {
     }
 
     Status read_scales(const Rows& rows, RankInputs* out) const {
-        TensorView scale;
+        StoredTensor scale;
         GCMOE_RETURN_IF_ERROR(find(rows.prefix + "x_scale", &scale));
         if (shape_.activation_scale == ActivationScale::kUe8m0K32) {
             return read_ue8m0_scales(scale, rows, out);
@@ -204,30 +217,34 @@ class Reader {
         if (scale.dtype != Dtype::kF32) {
             return fail(scale, "needs F32 (or --activation-scale ue8m0-k32)");
         }
-        for (std::int64_t row = 0; row < rows.count; ++row) {
-            std::memcpy(out->x_scale.data() + row * (shape_.hidden / kChunk),
-                        scale.bytes + (rows.first + row) * cols * std::int64_t{sizeof(float)},
-                        static_cast<std::size_t>(cols) * sizeof(float));
+        std::vector<std::uint8_t> bytes;
+        GCMOE_RETURN_IF_ERROR(read_rows(scale, rows, cols, &bytes));
+        const std::size_t row_bytes = size_of(cols) * sizeof(float);
+        for (std::size_t row = 0; row < static_cast<std::size_t>(rows.count); ++row) {
+            std::memcpy(out->x_scale.data() + row * size_of(shape_.hidden / kChunk),
+                        bytes.data() + row * row_bytes, row_bytes);
         }
         return {};
     }
 
-    Status read_ue8m0_scales(const TensorView& scale, const Rows& rows, RankInputs* out) const {
+    Status read_ue8m0_scales(const StoredTensor& scale, const Rows& rows, RankInputs* out) const {
         const int cols = ceil_div(hidden_, kUe8m0Group);
         GCMOE_RETURN_IF_ERROR(check_shape(scale, rows, cols, "hidden / 32"));
         const bool floats = scale.dtype == Dtype::kF32;
         if (!floats && scale.dtype != Dtype::kF8E8m0 && scale.dtype != Dtype::kU8) {
             return fail(scale, "needs F8_E8M0, U8 or F32 with --activation-scale ue8m0-k32");
         }
+        std::vector<std::uint8_t> bytes;
+        GCMOE_RETURN_IF_ERROR(read_rows(scale, rows, cols, &bytes));
         for (std::int64_t row = 0; row < rows.count; ++row) {
             std::uint32_t* words = out->x_scale.data() + row * (shape_.hidden / kChunk);
             for (int col = 0; col < cols; ++col) {
-                const auto idx = static_cast<std::size_t>((rows.first + row) * cols + col);
-                std::uint32_t code = floats ? 0 : element<std::uint8_t>(scale, idx);
-                if (floats && !ue8m0_code(element<float>(scale, idx), &code)) {
+                const auto idx = static_cast<std::size_t>(row * cols + col);
+                std::uint32_t code = floats ? 0 : element<std::uint8_t>(bytes, idx);
+                if (floats && !ue8m0_code(element<float>(bytes, idx), &code)) {
                     return fail(scale,
                                 fmt::format("row {}, column {}: {} is not a power of two",
-                                            rows.first + row, col, element<float>(scale, idx)));
+                                            rows.first + row, col, element<float>(bytes, idx)));
                 }
                 words[col / 4] |= code << (8 * (col % 4));
             }
@@ -243,26 +260,28 @@ class Reader {
     }
 
     Status read_ids(const Rows& rows, RankInputs* out) const {
-        TensorView ids;
+        StoredTensor ids;
         GCMOE_RETURN_IF_ERROR(find(rows.prefix + "topk_idx", &ids));
         GCMOE_RETURN_IF_ERROR(check_shape(ids, rows, shape_.topk, "topk"));
         if (ids.dtype != Dtype::kI32 && ids.dtype != Dtype::kI64) {
             return fail(ids, "needs I32 or I64");
         }
+        std::vector<std::uint8_t> bytes;
+        GCMOE_RETURN_IF_ERROR(read_rows(ids, rows, shape_.topk, &bytes));
         const auto begin = static_cast<std::size_t>(rows.first * shape_.topk);
         const auto count = static_cast<std::size_t>(rows.count * shape_.topk);
         out->topk_idx.resize(count);
         for (std::size_t slot = 0; slot < count; ++slot) {
-            const std::int64_t id = ids.dtype == Dtype::kI64
-                                        ? element<std::int64_t>(ids, begin + slot)
-                                        : element<std::int32_t>(ids, begin + slot);
+            const std::int64_t id = ids.dtype == Dtype::kI64 ? element<std::int64_t>(bytes, slot)
+                                                             : element<std::int32_t>(bytes, slot);
             if (id >= shape_.num_experts) return bad_index(ids, begin + slot, id);
             out->topk_idx[slot] = id;
         }
         return {};
     }
 
-    [[nodiscard]] Status bad_index(const TensorView& ids, std::size_t slot, std::int64_t id) const {
+    [[nodiscard]] Status bad_index(const StoredTensor& ids, std::size_t slot,
+                                   std::int64_t id) const {
         const auto topk = static_cast<std::size_t>(shape_.topk);
         const Status status = input_error(
             file_.path(),
@@ -273,15 +292,16 @@ class Reader {
     }
 
     Status read_weights(const Rows& rows, RankInputs* out) const {
-        TensorView weights;
+        StoredTensor weights;
         GCMOE_RETURN_IF_ERROR(find(rows.prefix + "topk_weights", &weights));
         GCMOE_RETURN_IF_ERROR(check_shape(weights, rows, shape_.topk, "topk"));
         if (weights.dtype != Dtype::kF32) return fail(weights, "needs F32");
+        std::vector<std::uint8_t> bytes;
+        GCMOE_RETURN_IF_ERROR(read_rows(weights, rows, shape_.topk, &bytes));
         out->topk_weight.resize(static_cast<std::size_t>(rows.count * shape_.topk));
-        if (rows.count == 0) return {};
-        std::memcpy(out->topk_weight.data(),
-                    weights.bytes + rows.first * shape_.topk * std::int64_t{sizeof(float)},
-                    out->topk_weight.size() * sizeof(float));
+        for (std::size_t slot = 0; slot < out->topk_weight.size(); ++slot) {
+            out->topk_weight[slot] = element<float>(bytes, slot);
+        }
         return {};
     }
 

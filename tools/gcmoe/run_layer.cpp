@@ -18,8 +18,7 @@ namespace gcmoe::cli {
 namespace {
 
 constexpr int kChunk = 128;
-// Experts kept between packing, reference and judge: a fifth of V4.1-Flash. Checkpoints on disk are
-// mapped, and cost no memory here.
+// Experts kept between packing, reference and judge: a fifth of V4.1-Flash.
 constexpr std::uint64_t kCacheBytes = std::uint64_t{2} << 30;
 
 // Rows up to the common capacity: zeros and unused slots.
@@ -241,7 +240,11 @@ Status load_packed(const RunOptions& options, LayerRun* run) {
     run->weights.resize(run->packed_files.size());
     for (const int rank : run->own_ranks) {
         const auto& file = run->packed_files[size_of(rank)];
-        GCMOE_RETURN_IF_ERROR(file->load(&run->weights[size_of(rank)]));
+        const Status status = file->load(&run->weights[size_of(rank)]);
+        if (!status.ok()) {
+            return {status.code(),
+                    option_error("--packed", file->path(), status.message()).message()};
+        }
         run->packed.num_experts += static_cast<int>(file->experts().size());
         run->packed.packed_bytes += static_cast<std::int64_t>(file->num_bytes());
         bar.advance();

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <utility>
 
@@ -30,9 +31,9 @@ void add_input_options(CLI::App& command, RunOptions* options) {
     add("--routing", &options->routing, "RULE",
         "uniform, only_expert:E, only_rank:R, hot_rank:R:F (F times the mean), zipf:A, "
         "first_twice (uniform)");
-    add("--mask", &options->mask, "SHARE", "Share of slots left unused, 0..1 (0)");
+    add("--mask", &options->mask, "FLOAT", "Share of slots left unused, 0..1 (0)");
     add("--factor", &options->factor, "FLOAT", "Sum of a token's routing weights (the model's)");
-    add("--seed", &options->seed, "INT", "Of tokens, routing and mask (0)");
+    add("--seed", &options->seed, "UINT", "Of tokens, routing and mask (0)");
     add("--inputs", &options->inputs_path, "FILE",
         "Safetensors with rank{r}.x, .x_scale, .topk_idx, .topk_weights, or without the prefix "
         "and split over the ranks");
@@ -260,8 +261,12 @@ Status check_run_options(const RunOptions& options) {
         return option_error(option, "", "orders the steps of --executor stepper, not of threads");
     }
     const double mask = options.mask.value_or(0.0);
-    if (!(mask >= 0.0 && mask <= 1.0)) {
+    if (mask < 0.0 || mask > 1.0) {
         return option_error("--mask", fmt::format("{}", mask), "must be in 0..1");
+    }
+    const double factor = options.factor.value_or(1.0);
+    if (!std::isfinite(static_cast<float>(factor))) {
+        return option_error("--factor", fmt::format("{}", factor), "is beyond FP32's range");
     }
     std::vector<std::string> names;
     for (const BackendInfo& backend : backends()) {

@@ -194,10 +194,13 @@ void print_times(const RunOptions& options, const LayerRun& run,
 
 void print_verdict(const Verdict& verdict) {
     if (verdict.judged && verdict.has_error) {
+        const bool usual = verdict.max_rel_l2 == reference::kMaxRelL2;
+        const std::string limit = usual ? fmt::format("{:.0e}", verdict.max_rel_l2)
+                                        : fmt::format("{:.2e}: sums cancel", verdict.max_rel_l2);
         fmt::print(
-            "error: relative L2 {:.2e} (limit {:.0e}), cosine {:.8f} (limit {}){}, largest "
+            "error: relative L2 {:.2e} (limit {}), cosine {:.8f} (limit {:.5g}){}, largest "
             "rounding error {:.4f} of its bound\n",
-            verdict.worst_rel_l2, reference::kMaxRelL2, verdict.min_cosine, reference::kMinCosine,
+            verdict.worst_rel_l2, limit, verdict.min_cosine, verdict.least_cosine,
             verdict.whole_judged ? "" : " not judged in a scale case", verdict.worst_stage_error);
     } else if (verdict.judged) {
         fmt::print("error: none to measure, no live token\n");
@@ -312,6 +315,11 @@ void print_rank_report(const RunOptions& options, const LayerRun& run) {
     fmt::print("rank {} of {}: {} of {}, handed to rank 0\n", rank, run.layer.shape.num_ranks,
                counted(static_cast<std::uint64_t>(options.launches), "launch"),
                counted(static_cast<std::uint64_t>(num_tokens), "token"));
+    for (const auto& [option, path] : {std::pair{"--out", &options.out_path},
+                                       std::pair{"--save-inputs", &options.save_inputs_path}}) {
+        if (path->empty()) continue;
+        fmt::print("{} {}: not written by rank {}; rank 0 writes its own\n", option, *path, rank);
+    }
 }
 
 }  // namespace gcmoe::cli

@@ -4,6 +4,7 @@
 
 #include "checkpoint/atomic_file.hpp"
 #include "gcmoe/stall_report.hpp"
+#include "held_signals.hpp"
 #include "op/operator_state.hpp"
 #include "trace/chrome_json.hpp"
 #include "trace/summary.hpp"
@@ -56,6 +57,7 @@ Status save_trace(const RunOptions& options, const LayerRun& run, trace::Trace* 
     std::vector<Operator*> ranks;
     for (const std::unique_ptr<Operator>& op : run.ops) ranks.push_back(op.get());
     GCMOE_RETURN_IF_ERROR(op::collect_trace(ranks, out));
+    const HeldSignals held;  // the file is whole or not there
     const Status status = checkpoint::write_text_file(
         options.trace_path, trace::chrome_json(*out, title_of(options, run)));
     if (!status.ok()) return option_error("--trace", options.trace_path, status.message());

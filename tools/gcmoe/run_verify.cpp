@@ -51,6 +51,8 @@ void add_verdict(const LayerRun& run, std::size_t rank, const reference::RankJud
     if (live) {
         out->has_error = true;
         out->worst_rel_l2 = std::max(out->worst_rel_l2, judgement.rel_l2);
+        out->max_rel_l2 = std::max(out->max_rel_l2, judgement.max_rel_l2);
+        out->least_cosine = std::min(out->least_cosine, judgement.min_cosine);
         out->min_cosine = std::min(out->min_cosine, judgement.cosine);
         out->plain_rel_l2 = std::max(out->plain_rel_l2, judgement.plain_rel_l2);
     }

@@ -15,6 +15,8 @@ struct Verdict {
     std::int64_t num_slots = 0;  // live slots that were judged
     bool has_error = false;      // some token is live: rel_l2 and cosine mean something
     double worst_rel_l2 = 0;
+    double max_rel_l2 = 0;  // the limits that they were judged by
+    double least_cosine = 1;
     bool whole_judged = true;  // false: rel_l2 and cosine are reported, not judged
     double min_cosine = 1;
     double worst_stage_error = 0;  // in units of its bound: above 1 fails

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -49,9 +50,14 @@ class PrivateFolder {
     Status make() {
         std::error_code error;
         std::string name = (std::filesystem::temp_directory_path(error) / "gcmoe-XXXXXX").string();
-        if (error || ::mkdtemp(name.data()) == nullptr) {
+        if (!error && ::mkdtemp(name.data()) == nullptr) {
+            error.assign(errno, std::generic_category());
+        }
+        if (error) {
+            const char* folder = std::getenv("TMPDIR");
             return {Code::kUnsupported,
-                    fmt::format("--spawn: no folder {} for the ranks to meet", name)};
+                    fmt::format("--spawn: no folder for the ranks to meet in TMPDIR = '{}': {}",
+                                folder == nullptr ? "" : folder, error.message())};
         }
         path_ = name;
         return {};

@@ -6,10 +6,10 @@
 #include <filesystem>
 #include <memory>
 
-#include "checkpoint/json_text.hpp"
 #include "checkpoint/synth.hpp"
 #include "commands.hpp"
 #include "console.hpp"
+#include "held_signals.hpp"
 #include "layer_options.hpp"
 #include "number_lists.hpp"
 
@@ -42,33 +42,8 @@ Status target_error(const SynthCommand& command, const std::string& problem) {
     return option_error("--out", command.out, problem);
 }
 
-bool has_suffix(const std::string& text, const std::string& suffix) {
-    return text.size() >= suffix.size() &&
-           text.compare(text.size() - suffix.size(), suffix.size(), suffix) == 0;
-}
-
-// Only what synth itself writes bears this field: another checkpoint is never removed.
-bool is_own_checkpoint(const std::string& folder) {
-    checkpoint::Json config;
-    return checkpoint::read_json_file(folder + "/config.json", &config).ok() &&
-           config.contains("gcmoe_weight_scales");
-}
-
-Status remove_own_checkpoint(const SynthCommand& command) {
-    std::error_code error;
-    for (const fs::directory_entry& entry : fs::directory_iterator(command.out, error)) {
-        const std::string name = entry.path().filename().string();
-        const bool is_part = name == "model.safetensors.index.json" ||
-                             (name.rfind("model", 0) == 0 && has_suffix(name, ".safetensors"));
-        if (is_part && entry.is_regular_file()) fs::remove(entry.path(), error);
-        if (error) break;
-    }
-    if (!error) fs::remove(fs::path(command.out) / "config.json", error);
-    return error ? target_error(command, error.message()) : Status();
-}
-
-// Refuses a target that holds anything, or clears an own checkpoint with --force.
-Status prepare_target(const SynthCommand& command) {
+// Refuses a target that holds anything unless --force allows it.
+Status check_target(const SynthCommand& command) {
     if (command.out.empty()) return option_error("--out", "", "is missing: the folder to write");
     std::error_code error;
     if (!fs::exists(command.out, error)) return {};
@@ -76,11 +51,9 @@ Status prepare_target(const SynthCommand& command) {
     const bool is_empty = fs::is_empty(command.out, error);
     if (error) return target_error(command, error.message());
     if (is_empty) return {};
-    if (!command.force) {
-        return target_error(command,
-                            "is not empty; --force replaces a checkpoint that synth wrote there");
-    }
-    return is_own_checkpoint(command.out) ? remove_own_checkpoint(command) : Status();
+    if (command.force) return {};
+    return target_error(command,
+                        "is not empty; --force replaces a checkpoint that synth wrote there");
 }
 
 // The words of --layout.
@@ -124,6 +97,8 @@ Status make_options(const SynthCommand& command, GeneratedModel* model,
                     checkpoint::SynthOptions* out) {
     GCMOE_RETURN_IF_ERROR(resolve_model(command.layer, true, model));
     out->folder = command.out;
+    out->may_replace = command.force;
+    out->proceed = HeldSignals::check;
     out->layer.shape = checkpoint::model_shape(model->entry, 1);
     GCMOE_RETURN_IF_ERROR(apply_activation(command.layer, &out->layer.shape));
     out->layer.weight_scales = model->weight_scales;
@@ -145,8 +120,16 @@ Status make_options(const SynthCommand& command, GeneratedModel* model,
     }
     out->shard_bytes = static_cast<std::uint64_t>(command.shard_mib) << 20;
     if (!command.only_experts.empty()) {
-        return parse_ids("--experts", command.only_experts, model->entry.num_experts,
-                         &out->experts);
+        const int num_experts = model->entry.num_experts;
+        GCMOE_RETURN_IF_ERROR(
+            parse_ids("--experts", command.only_experts, num_experts, &out->experts));
+        const checkpoint::TensorLayout layout = checkpoint::layout_of(out->format);
+        if (checkpoint::is_stacked(layout) &&
+            static_cast<int>(out->experts.size()) != num_experts) {
+            return option_error("--experts", command.only_experts,
+                                fmt::format("layout {} stacks all {} experts in one tensor",
+                                            checkpoint::layout_name(layout), num_experts));
+        }
     }
     return {};
 }
@@ -155,11 +138,12 @@ Status synthesise(const SynthCommand& command) {
     GeneratedModel model;
     checkpoint::SynthOptions options;
     GCMOE_RETURN_IF_ERROR(make_options(command, &model, &options));
-    GCMOE_RETURN_IF_ERROR(prepare_target(command));
+    GCMOE_RETURN_IF_ERROR(check_target(command));
     const checkpoint::ModelEntry& entry = model.entry;
     const std::size_t num_experts = options.experts.empty()
                                         ? static_cast<std::size_t>(entry.num_experts)
                                         : options.experts.size();
+    const HeldSignals held;
     const auto begin = std::chrono::steady_clock::now();
     checkpoint::SynthReport report;
     {
@@ -213,7 +197,9 @@ void add_synth_command(CLI::App& app, int* exit_code) {
                      "model's)")
         ->type_name("LAYOUT");
     synth->add_option("--shard-mib", command->shard_mib, "Size of a shard (0 = one file)");
-    synth->add_flag("--force", command->force, "Write into a folder that is not empty");
+    synth->add_flag("--force", command->force,
+                    "Write into a folder that is not empty; a checkpoint that synth wrote there is "
+                    "replaced once the new one is whole");
     add_console_options(*synth, &command->console);
     synth->callback([command, exit_code] {
         const Status status = synthesise(*command);
