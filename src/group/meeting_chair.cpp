@@ -117,7 +117,14 @@ void MeetingChair::seat(UniqueFd socket, const Deadline& deadline) {
         send_packet(socket.get(), encode_status(self_, PacketKind::kVerdict, status), -1,
                     Deadline(kTellSeconds));
     };
-    if (header.token != self_.token) return refuse("it belongs to another session of this folder");
+    Hello hello;
+    const bool is_hello = decode(bytes, &hello);
+    if (header.token != self_.token) {
+        return refuse(fmt::format(
+            "{} belongs to another session of this folder than rank 0, which "
+            "is process {}",
+            is_hello ? fmt::format("process {}", hello.pid) : "it", seats_[0].hello.pid));
+    }
     if (header.version != kWireVersion) {
         return note_outsider(std::move(socket),
                              fmt::format("wire version = {} on rank 0 but wire version = {} on "
@@ -129,8 +136,7 @@ void MeetingChair::seat(UniqueFd socket, const Deadline& deadline) {
                              fmt::format("num_ranks = {} on rank 0 but num_ranks = {} on rank {}",
                                          self_.num_ranks, header.num_ranks, header.rank));
     }
-    Hello hello;
-    if (header.rank < 1 || header.rank >= self_.num_ranks || !decode(bytes, &hello)) return;
+    if (header.rank < 1 || header.rank >= self_.num_ranks || !is_hello) return;
     Seat& own = seats_[static_cast<std::size_t>(header.rank)];
     if (own.is_taken && !own.has_left) {
         if (!takes_place_of(hello, own.hello)) {
@@ -322,6 +328,8 @@ Status MeetingChair::start(const Status& own, double wait_s) {
     }
     return first;
 }
+
+Status MeetingChair::call_off(const Status& why) { return tell_all(why); }
 
 // A refusal goes to everybody who came.
 Status MeetingChair::tell_all(const Status& status) {

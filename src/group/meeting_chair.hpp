@@ -25,6 +25,8 @@ class MeetingChair {
     [[nodiscard]] SharedHandle take_handle(int rank);
     // Waits until all are ready, then tells all to go on, or why not.
     Status start(const Status& own, double wait_s);
+    // Ends the meeting before that: everybody who has come hears why. Returns `why`.
+    Status call_off(const Status& why);
 
   private:
     struct Seat {

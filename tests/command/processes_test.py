@@ -112,6 +112,37 @@ class ProcessesTest(unittest.TestCase):
         self.assertIn("ranks as processes", results[1].stdout)
         self.assert_nothing_left()
 
+    def test_rounds_back_to_back(self):
+        # Every rank of the second round comes while rank 0 of the first one still verifies.
+        arguments = TINY + ["--ranks", "2", "--tokens", "2048"]
+        def start_round(ranks):
+            return [start(*arguments, "--session", self.session, "--rank", str(rank))
+                    for rank in ranks]
+        zero, one = start_round([0, 1])
+        self.assertEqual(finish(one).returncode, 0)
+        os.kill(zero.pid, signal.SIGSTOP)
+        self.assertTrue(os.path.exists(self.session), "rank 0 has ended too early for this test")
+        second = start_round([1, 0])
+        time.sleep(0.7)
+        self.assertEqual([rank.poll() for rank in second], [None, None])
+        os.kill(zero.pid, signal.SIGCONT)
+        for result in [finish(zero)] + [finish(rank) for rank in second]:
+            self.assertEqual(result.returncode, 0, result.stderr)
+        self.assert_nothing_left()
+
+    def test_a_round_that_does_not_end_is_named(self):
+        zero, one = [start(*TINY, "--ranks", "2", "--tokens", "2048", "--session", self.session,
+                           "--rank", str(rank)) for rank in (0, 1)]
+        self.assertEqual(finish(one).returncode, 0)
+        os.kill(zero.pid, signal.SIGSTOP)
+        second = self.by_hand([0, 1], *TINY, "--ranks", "2", "--deadline", "0.5")
+        self.assertEqual([result.returncode for result in second], [2, 3])
+        self.assertRegex(second[0].stderr, f"in use by a live session.* is process {zero.pid}, ")
+        self.assertRegex(second[1].stderr, f"belongs to process {zero.pid}, which has let nobody")
+        os.kill(zero.pid, signal.SIGCONT)
+        self.assertEqual(finish(zero).returncode, 0)
+        self.assert_nothing_left()
+
     def test_every_rank_says_in_json_what_it_did(self):
         results = self.by_hand([0, 1], *TINY, "--ranks", "2", "--json")
         self.assertIs(json.loads(results[0].stdout)["verified"], True)

@@ -33,7 +33,7 @@ class FakeChair {
   public:
     using Script = std::function<void(const FakeChair&, int socket)>;
 
-    FakeChair() { EXPECT_TRUE(OwnedFolder::open(path_.path(), false, &folder_).ok()); }
+    FakeChair() { EXPECT_TRUE(OwnedFolder::open(path_.path(), false, 1, &folder_).ok()); }
     [[nodiscard]] Identity self() const { return {0, kRanks, folder_.token()}; }
     static void say(int socket, const Bytes& bytes, int attached = -1) {
         EXPECT_TRUE(send_packet(socket, bytes, attached, Deadline(1)));
@@ -52,7 +52,7 @@ class FakeChair {
         std::thread chair([&] { serve(script, is_over); });
         const auto begin = std::chrono::steady_clock::now();
         Visit visit;
-        MeetingAttendee attendee({kVisitor, kRanks, folder_.token()}, socket_path(path_.path()));
+        MeetingAttendee attendee({kVisitor, kRanks, folder_.token()}, path_.path(), true);
         Hello hello;
         hello.subject = "workspace 'w'";
         Agreed agreed;
@@ -146,6 +146,24 @@ TEST(FakeChair, PacketsOfOthersAreRefused) {
             EXPECT_TRUE(visit.taken.empty()) << i;
         }
     }
+}
+
+// The folder has changed hands between a look at its token and the word of its rank 0.
+TEST(FakeChair, OfAnotherSessionIsAskedAgain) {
+    FakeChair chair;
+    int num_visits = 0;
+    const Visit visit = chair.visit(2, [&num_visits](const FakeChair& own, int socket) {
+        const Identity other{0, kRanks, {{1, 2}}};
+        const Status refusal(Code::kBadInput, "of another session");
+        if (num_visits++ == 0) {
+            return FakeChair::say(socket, encode_status(other, PacketKind::kVerdict, refusal));
+        }
+        own.welcome(socket);
+        own.agree(socket);
+        FakeChair::say(socket, encode_status(own.self(), PacketKind::kVerdict, {}));
+    });
+    EXPECT_TRUE(visit.status.ok()) << visit.status.message();
+    EXPECT_EQ(num_visits, 2);
 }
 
 // An answer of another kind is no go-ahead.

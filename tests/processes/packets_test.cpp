@@ -122,10 +122,9 @@ HostOptions host(const std::string& session, int rank) {
 Status meet_alone(HostSession* session) {
     Offer offer;
     offer.subject = "workspace 'w'";
-    Agreement agreement;
-    GCMOE_RETURN_IF_ERROR(session->meet(
-        std::move(offer), [](int, const SharedHandle&) {}, &agreement));
-    return session->start({});
+    return session->meet(
+        std::move(offer), [](int, const SharedHandle&) {},
+        [](const Agreement&) { return Status(); });
 }
 
 // A stranger of the same user who sends one packet to the chair; what it answers.
@@ -153,7 +152,7 @@ TEST(Strangers, DoNotDisturbAMeeting) {
     ASSERT_TRUE(decode_status(answer_to(folder.path(), encode(of_old_session, full_hello())),
                               PacketKind::kVerdict, &refusal));
     EXPECT_EQ(refusal.code(), Code::kBadInput);
-    EXPECT_NE(refusal.message().find("rank 1 is refused: it belongs to another session"),
+    EXPECT_NE(refusal.message().find("rank 1 is refused: process 42 belongs to another session"),
               std::string::npos);
     const UniqueFd silent = connect_to(socket_path(folder.path()));
 

@@ -39,17 +39,24 @@ HostOptions host(const std::string& session, int rank, int num_ranks, double wai
     return options;
 }
 
-// One rank that comes and meets without a layer.
+// Meets without a layer; between the agreement and the start, `prepare` runs.
+Status meet(group::HostSession* session, group::Offer offer,
+            const std::function<void()>& prepare = {}) {
+    offer.subject = "workspace 'w'";
+    return session->meet(
+        std::move(offer), [](int, const SharedHandle&) {},
+        [&prepare](const group::Agreement&) {
+            if (prepare) prepare();
+            return Status();
+        });
+}
+
+// One rank that comes and meets.
 Status come(const HostOptions& options, group::Offer offer,
-            const std::function<void()>& between = {}) {
+            const std::function<void()>& prepare = {}) {
     std::unique_ptr<group::HostSession> session;
     GCMOE_RETURN_IF_ERROR(group::HostSession::open(options, &session));
-    offer.subject = "workspace 'w'";
-    group::Agreement agreement;
-    GCMOE_RETURN_IF_ERROR(session->meet(
-        std::move(offer), [](int, const SharedHandle&) {}, &agreement));
-    if (between) between();
-    return session->start({});
+    return meet(session.get(), std::move(offer), prepare);
 }
 
 // ---- what ranks must agree on

@@ -108,11 +108,6 @@ Status share_result(const RankResult& result, SharedHandle* out) {
     return memory.share(out);
 }
 
-Status meet(group::Offer offer, const group::TakeHandle& take, HostSession* session) {
-    group::Agreement agreement;
-    return session->meet(std::move(offer), take, &agreement);
-}
-
 }  // namespace
 
 reference::RankStages copy_stages(const Shape& shape, int num_tokens,
@@ -184,8 +179,8 @@ Status gather_results(RankResult own, HostSession* session, std::vector<RankResu
     const auto take = [&](int rank, const SharedHandle& handle) {
         if (collects && taken.ok()) taken = read_result(handle, &results[size_of(rank)]);
     };
-    GCMOE_RETURN_IF_ERROR(meet(std::move(offer), take, session));
-    GCMOE_RETURN_IF_ERROR(session->start(taken));
+    const auto prepare = [&taken](const group::Agreement&) { return taken; };
+    GCMOE_RETURN_IF_ERROR(session->meet(std::move(offer), take, prepare));
     if (collects) results[0] = std::move(own);
     *all = std::move(results);
     return {};
@@ -196,9 +191,9 @@ Status meet_ranks(const std::string& subject, group::Configuration fields, HostS
     offer.subject = subject;
     offer.configuration = std::move(fields);
     offer.configuration.emplace_back("build", fmt::format("{} ({})", kVersion, kCommit));
-    GCMOE_RETURN_IF_ERROR(meet(
-        std::move(offer), [](int, const SharedHandle&) {}, session));
-    return session->start({});
+    return session->meet(
+        std::move(offer), [](int, const SharedHandle&) {},
+        [](const group::Agreement&) { return Status(); });
 }
 
 }  // namespace gcmoe::cli
