@@ -3,11 +3,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <exception>
-#include <new>
-#include <system_error>
 #include <utility>
 
+#include "base/status_of.hpp"
 #include "layout/peer_table.hpp"
 
 namespace gcmoe {
@@ -34,31 +32,6 @@ Status check_options(const HostOptions& options) {
     }
     if (options.session.empty()) return {Code::kBadConfig, "session: a folder must be named"};
     return {};
-}
-
-// What is being thrown, in words.
-Status failure_of_exception() {
-    try {
-        throw;
-    } catch (const std::bad_alloc&) {
-        return {Code::kUnsupported, "no memory"};
-    } catch (const std::system_error& error) {
-        return {Code::kUnsupported, error.what()};
-    } catch (const std::exception& error) {
-        return {Code::kInternal, error.what()};
-    } catch (...) {
-        return {Code::kInternal, "an exception of unknown type"};
-    }
-}
-
-// What a call returns or throws.
-template <class Call>
-Status status_of(const Call& call) {
-    try {
-        return call();
-    } catch (...) {
-        return failure_of_exception();
-    }
 }
 
 }  // namespace
@@ -92,16 +65,16 @@ Identity HostSession::identity() const { return {options_.rank, options_.num_ran
 // Want of memory in the meeting itself: rank 0 says so, another rank leaves, which rank 0 sees.
 Status HostSession::gather(Hello hello, SharedHandle handle, const TakeHandle& take,
                            Agreed* agreed) {
-    try {
+    bool has_thrown = true;
+    const Status status = status_of([&]() -> Status {
         const std::string subject = hello.subject;
-        GCMOE_RETURN_IF_ERROR(gather_all(std::move(hello), std::move(handle), take, agreed));
-        members_[subject] = agreed->members;
-        has_met_ = true;
-        return {};
-    } catch (...) {
-        const Status why = named(failure_of_exception());
-        return chair_ != nullptr ? chair_->call_off(why) : why;
-    }
+        const Status met = gather_all(std::move(hello), std::move(handle), take, agreed);
+        if (met.ok()) members_[subject] = agreed->members;
+        has_met_ = has_met_ || met.ok();
+        has_thrown = false;
+        return met;
+    });
+    return has_thrown && chair_ != nullptr ? chair_->call_off(named(status)) : status;
 }
 
 Status HostSession::gather_all(Hello hello, SharedHandle handle, const TakeHandle& take,

@@ -12,6 +12,8 @@ import tempfile
 import time
 import unittest
 
+import safetensors_io as st
+
 COMMAND = ""
 
 # A layer that runs in a blink: experts divide by 1, 2, 3, 4 and 8.
@@ -141,6 +143,69 @@ class ProcessesTest(unittest.TestCase):
         self.assertRegex(second[1].stderr, f"belongs to process {zero.pid}, which has let nobody")
         os.kill(zero.pid, signal.SIGCONT)
         self.assertEqual(finish(zero).returncode, 0)
+        self.assert_nothing_left()
+
+    def damaged_checkpoint(self, is_damaged=True):
+        """A layer whose expert 23 no rank can pack; of two ranks, rank 1 has it."""
+        folder = self.path("layer")
+        subprocess.run([COMMAND, "synth", "--out", folder, "--model", "v4.1-flash", "--hidden",
+                        "256", "--inter", "128", "--num-experts", "24", "--topk", "3"],
+                       check=True, capture_output=True)
+        path = os.path.join(folder, "model.safetensors")
+        tensors = st.read(path)
+        name = "layers.0.ffn.experts.23.w1.scale"
+        dtype, shape, data = tensors[name]
+        if is_damaged:
+            tensors[name] = (dtype, shape, b"\xff" + data[1:])  # no number
+        st.write(path, tensors)
+        return ["--checkpoint", folder, "--tokens", "16", "--ranks", "2", "--deadline", "60"]
+
+    def test_a_spawned_rank_that_fails_early_ends_all(self):
+        begin = time.monotonic()
+        result = run(*self.damaged_checkpoint(), "--spawn", "--json")
+        self.assertLess(time.monotonic() - begin, 5)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        report = json.loads(result.stdout)
+        self.assertEqual(report["error"], "bad_input")
+        self.assertIn("expert 23", report["reason"])
+        self.assertEqual(report["ranks"][1]["exit_code"], 2)
+        self.assert_nothing_left()
+
+    def rank_whose_checkpoint_has_gone(self, arguments):
+        """A spawned run whose rank 1 finds no checkpoint; None: it was faster than this test."""
+        process = start(*arguments, "--spawn", "--json")
+        wait_until(lambda: len(children_of(process.pid)) == 2)
+        late = children_of(process.pid)[1]
+        os.kill(late, signal.SIGSTOP)
+        wait_until(lambda: glob.glob(self.path("gcmoe-*/rank0")))
+        os.rename(self.path("layer"), self.path("gone"))
+        begin = time.monotonic()
+        os.kill(late, signal.SIGCONT)
+        result = finish(process)
+        os.rename(self.path("gone"), self.path("layer"))
+        self.assertLess(time.monotonic() - begin, 5)
+        return result if result.returncode != 0 else None
+
+    def test_a_spawned_rank_that_fails_before_it_joins_ends_all(self):
+        arguments = self.damaged_checkpoint(is_damaged=False)
+        results = (self.rank_whose_checkpoint_has_gone(arguments) for _ in range(20))
+        result = next(result for result in results if result is not None)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        report = json.loads(result.stdout)
+        self.assertEqual(report["error"], "bad_input")
+        self.assertIn("--checkpoint", report["reason"])
+        self.assertEqual(report["ranks"][1]["exit_code"], 2)
+        self.assertEqual(report["ranks"][0]["signal"], signal.SIGTERM)
+        self.assert_nothing_left()
+
+    def test_a_rank_by_hand_that_fails_early_tells_the_others(self):
+        begin = time.monotonic()
+        results = self.by_hand([0, 1], *self.damaged_checkpoint())
+        self.assertLess(time.monotonic() - begin, 5)
+        self.assertEqual([result.returncode for result in results], [2, 2])
+        self.assertIn("session: rank 1: ", results[0].stderr)
+        self.assertIn("expert 23", results[0].stderr)
+        self.assertEqual(results[0].stderr, results[1].stderr)
         self.assert_nothing_left()
 
     def test_every_rank_says_in_json_what_it_did(self):

@@ -249,6 +249,35 @@ TEST(EarlyWayOut, WhileHandlesAreTakenIsToldToAllAtOnce) {
     }
 }
 
+// Who brings a failure, and who has come, need not wait for who has not; and that one hears it too.
+TEST(EarlyWayOut, DoesNotWaitForARankThatHasNotCome) {
+    const ScratchPath folder;
+    std::vector<RankProcess> ranks;
+    for (int rank = 0; rank < 3; ++rank) {
+        ranks.emplace_back([&, rank](Outcome* out) {
+            if (rank == 2) ::usleep(800000);
+            const double begin = now_s();
+            std::unique_ptr<HostSession> session;
+            out->set(HostSession::open(host(folder.path(), rank, 3, 20), &session));
+            Offer offer;
+            offer.subject = "workspace 'w'";
+            if (rank == 1) offer.failure = {Code::kUnsupported, "no memory"};
+            if (out->code == Code::kOk) {
+                out->set(session->meet(
+                    std::move(offer), [](int, const SharedHandle&) {}, do_nothing));
+            }
+            out->stall_s = now_s() - begin;
+        });
+    }
+    for (int rank = 0; rank < 3; ++rank) {
+        const Outcome outcome = ranks[static_cast<std::size_t>(rank)].wait();
+        EXPECT_EQ(outcome.message, "workspace 'w': rank 1: no memory") << rank;
+        if (rank != 0) {
+            EXPECT_LT(outcome.stall_s, 0.5) << rank;
+        }
+    }
+}
+
 // A rank that cannot make its memory has not come to the meeting yet.
 TEST(EarlyWayOut, BeforeTheMeetingIsToldToAllAtOnce) {
     const Shape shape = test::process_shape(3);

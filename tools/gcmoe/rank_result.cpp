@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "base/status_of.hpp"
 #include "cpu/shared_memory.hpp"
 #include "gcmoe_version.hpp"
 
@@ -184,6 +185,20 @@ Status gather_results(RankResult own, HostSession* session, std::vector<RankResu
     if (collects) results[0] = std::move(own);
     *all = std::move(results);
     return {};
+}
+
+Status or_decline(HostSession* session, const std::function<Status()>& step) {
+    if (session == nullptr) return step();
+    const Status own = status_of(step);
+    if (own.ok()) return own;
+    group::Offer offer;
+    offer.subject = "session";
+    offer.failure = own;
+    const Status told = session->meet(
+        std::move(offer), [](int, const SharedHandle&) {},
+        [&own](const group::Agreement&) { return own; });
+    // Rank 0 may have ended before; what this rank knows is more than that.
+    return told.code() == Code::kStalled ? own : told;
 }
 
 Status meet_ranks(const std::string& subject, group::Configuration fields, HostSession* session) {

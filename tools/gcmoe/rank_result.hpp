@@ -2,6 +2,7 @@
 // and report for all.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,11 @@ Status check_stages(const Shape& shape, int max_tokens, int num_tokens, bool has
 // Collective over a host group. On rank 0 `all` gets every rank's result, its own too; elsewhere it
 // stays empty. Errors: those of a meeting, kUnsupported (no shared memory).
 Status gather_results(RankResult own, group::HostSession* session, std::vector<RankResult>* all);
+
+// Runs what a rank does by itself before the ranks meet next. If it fails, the others hear why at
+// that meeting instead of waiting. session: null = ranks are no processes. Errors: those of `step`,
+// what it throws, a failure that another rank brings.
+Status or_decline(group::HostSession* session, const std::function<Status()>& step);
 
 // Collective: nobody goes on before all ranks have come. `fields` must be equal on all ranks.
 Status meet_ranks(const std::string& subject, group::Configuration fields,

@@ -249,6 +249,38 @@ Status load_packed(const RunOptions& options, LayerRun* run) {
     return {};
 }
 
+Status pack_source(const RunOptions& options, LayerRun* run) {
+    const Shape& shape = run->layer.shape;
+    PackOptions pack_options;
+    pack_options.allow_inexact = options.allow_inexact;
+    pack_options.only_experts = run->touched;
+    if (run->touched.empty()) {  // an empty list would mean all of them
+        const std::vector<int>& present = run->layer.present_experts;
+        pack_options.only_experts = {present.empty() ? 0 : present.front()};
+    }
+    ProgressBar bar("packing experts", pack_options.only_experts.size(), options.console.progress);
+    run->source->on_expert([&bar] { bar.advance(); });
+    Status status;
+    run->weights.resize(size_of(shape.num_ranks));
+    for (const int rank : run->own_ranks) {
+        PackReport report;
+        status = PackedWeights::pack(*run->source, shape, rank, pack_options,
+                                     &run->weights[size_of(rank)], &report);
+        if (!status.ok()) break;
+        add_report(report, &run->packed);
+    }
+    run->source->on_expert({});
+    if (status.code() == Code::kInexact) {
+        return {status.code(), status.message() + " (--allow-inexact rounds and counts)"};
+    }
+    return status;
+}
+
+// Null: the ranks are no processes, or have not met.
+group::HostSession* host_session(const LayerRun& run) {
+    return run.group == nullptr ? nullptr : run.group->state().host.get();
+}
+
 }  // namespace
 
 reference::RankOutputs own_stages(const Shape& shape, const RankOutput& output, Operator* op) {
@@ -288,35 +320,13 @@ Status prepare_inputs(const RunOptions& options, LayerRun* run) {
     } else {
         for (int rank = 0; rank < num_ranks; ++rank) run->own_ranks.push_back(rank);
     }
-    return check_present(options, *run);
+    return or_decline(host_session(*run), [&] { return check_present(options, *run); });
 }
 
 Status pack_weights(const RunOptions& options, LayerRun* run) {
-    if (!run->packed_files.empty()) return load_packed(options, run);
-    const Shape& shape = run->layer.shape;
-    PackOptions pack_options;
-    pack_options.allow_inexact = options.allow_inexact;
-    pack_options.only_experts = run->touched;
-    if (run->touched.empty()) {  // an empty list would mean all of them
-        const std::vector<int>& present = run->layer.present_experts;
-        pack_options.only_experts = {present.empty() ? 0 : present.front()};
-    }
-    ProgressBar bar("packing experts", pack_options.only_experts.size(), options.console.progress);
-    run->source->on_expert([&bar] { bar.advance(); });
-    Status status;
-    run->weights.resize(size_of(shape.num_ranks));
-    for (const int rank : run->own_ranks) {
-        PackReport report;
-        status = PackedWeights::pack(*run->source, shape, rank, pack_options,
-                                     &run->weights[size_of(rank)], &report);
-        if (!status.ok()) break;
-        add_report(report, &run->packed);
-    }
-    run->source->on_expert({});
-    if (status.code() == Code::kInexact) {
-        return {status.code(), status.message() + " (--allow-inexact rounds and counts)"};
-    }
-    return status;
+    return or_decline(host_session(*run), [&] {
+        return run->packed_files.empty() ? pack_source(options, run) : load_packed(options, run);
+    });
 }
 
 Status launch_layer(const RunOptions& options, LayerRun* run) {
