@@ -285,8 +285,8 @@ TEST(Strangers, AnotherWireVersionIsNamedToBoth) {
     chair.join();
     EXPECT_EQ(of_zero.code(), Code::kBadConfig);
     EXPECT_EQ(of_zero.message(),
-              "workspace 'w': ranks differ: wire version = 1 on rank 0 but wire "
-              "version = 2 on rank 1");
+              "workspace 'w': ranks differ: wire version = 2 on rank 0 but wire "
+              "version = 3 on rank 1");
     EXPECT_EQ(of_newer.message(), of_zero.message());
 }
 

@@ -367,13 +367,16 @@ Status gather_ranks(const RunOptions& options, LayerRun* run) {
         own.stages.y = output.y;
     }
     std::vector<RankResult> all;
-    GCMOE_RETURN_IF_ERROR(gather_results(std::move(own), run->group->state().host.get(), &all));
+    const auto check = [&](int peer, const RankResult& result) {
+        return check_sizes(
+            run->layer.shape,
+            {run->capacity, run->inputs[size_of(peer)].num_tokens, !options.no_verify, true},
+            result);
+    };
+    GCMOE_RETURN_IF_ERROR(gather_results(std::move(own), check, host_session(*run), &all));
     run->gathered.resize(run->ops.size());
     for (std::size_t peer = 1; peer < all.size(); ++peer) {
         RankResult& result = all[peer];
-        GCMOE_RETURN_IF_ERROR(check_stages(run->layer.shape, run->capacity,
-                                           run->inputs[peer].num_tokens, !options.no_verify,
-                                           result.stages));
         std::copy(result.stages.y.begin(), result.stages.y.end(), run->outputs[peer].y.begin());
         run->gathered[peer] = std::move(result.stages);
         run->statistics[peer] = std::move(result.statistics);
