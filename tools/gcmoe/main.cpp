@@ -107,6 +107,7 @@ int parse_and_run(CLI::App& app, int argc, char** argv, const int& exit_code) {
     } catch (const std::bad_alloc&) {
         return report_error("", {Code::kUnsupported, "out of memory"}, json);
     } catch (const std::exception& error) {
+        if (std::ferror(stdout) != 0) return kExitBadInput;  // main says why
         return report_error("", {Code::kInternal, error.what()}, json);
     }
 }
@@ -116,6 +117,7 @@ int parse_and_run(CLI::App& app, int argc, char** argv, const int& exit_code) {
 
 int main(int argc, char** argv) {
     using namespace gcmoe::cli;
+    hold_standard_streams();
     CLI::App app{
         "GC-MoE: the decode step of a mixture-of-experts layer over expert-parallel ranks.",
         "gcmoe"};

@@ -299,7 +299,7 @@ void print_failure(const SpawnRequest& request, const std::vector<ChildProcess>&
             table.add({std::to_string(rank), std::to_string(child.pid), child.end_text(),
                        child.last_word()});
         }
-        fmt::print(stderr, "{}", table.text(4));
+        print_aside(table.text(4));
     }
     if (!request.json) return;
     nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
@@ -338,7 +338,7 @@ Status spawn_ranks(const SpawnRequest& request, int* exit_code) {
         passed_on = ranks.wait_for_all(signals);
         *exit_code = summary_code(ranks.children());
         if (has_report(ranks.children())) {
-            fmt::print(stderr, "{}", ranks.children().front().err_text);
+            print_aside(ranks.children().front().err_text);
             fmt::print("{}", ranks.children().front().out_text);
         } else {
             print_failure(request, ranks.children(), *exit_code);
