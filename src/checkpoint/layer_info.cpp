@@ -1,6 +1,9 @@
 #include "checkpoint/layer_info.hpp"
 
+#include <fmt/format.h>
+
 #include "base/check.hpp"
+#include "checkpoint/message.hpp"
 
 namespace gcmoe::checkpoint {
 
@@ -28,6 +31,11 @@ const char* format_name(RoutedFormat format) {
             return "BF16";
     }
     GCMOE_CHECK(false, static_cast<int>(format));
+}
+
+std::string LayerIdentity::text() const {
+    return fmt::format("layer {} of {}, fingerprint {:016x}", layer_idx,
+                       model.empty() ? "an unnamed model" : quote(model), fingerprint);
 }
 
 Shape layer_shape(const LayerInfo& info, int num_ranks) {

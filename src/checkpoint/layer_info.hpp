@@ -55,6 +55,19 @@ struct LayerInfo {
     std::optional<float> routed_scaling_factor;
 };
 
+// Which layer of which source weights are: two layers have equal sizes more often than not.
+struct LayerIdentity {
+    std::string model;  // "deepseek_v4"; for people, not compared
+    int layer_idx = 0;
+    std::uint64_t fingerprint = 0;  // see checkpoint/layer_identity.hpp
+
+    [[nodiscard]] bool is_same_layer(const LayerIdentity& other) const {
+        return layer_idx == other.layer_idx && fingerprint == other.fingerprint;
+    }
+    // "layer 3 of 'deepseek_v4', fingerprint 0123456789abcdef".
+    [[nodiscard]] std::string text() const;
+};
+
 // The word for people: "deepseek", "huggingface", "gpt-oss", "w13".
 [[nodiscard]] const char* layout_name(TensorLayout layout);
 // "MXFP4", "FP8", "BF16".

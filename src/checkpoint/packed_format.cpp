@@ -7,10 +7,12 @@
 #include <cstddef>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
 #include "base/check.hpp"
+#include "checkpoint/message.hpp"
 #include "layout/pack_checks.hpp"
 #include "layout/sm100_tile.hpp"
 #include "layout/weight_tile.hpp"
@@ -66,6 +68,15 @@ Status check_words(const PackedHeader& header) {
         if (!std::isfinite(value)) return fail(field, fmt::format("{}", value), "a finite number");
     }
     return {};
+}
+
+Status check_identity(const PackedHeader& header) {
+    if (header.layer_idx < 0) {
+        return fail("layer_idx", std::to_string(header.layer_idx), "0 or more");
+    }
+    if (header.model[kPackedModelBytes - 1] == '\0') return {};
+    return fail("model", quote(std::string_view(header.model, kPackedModelBytes)),
+                fmt::format("a zero among its {} bytes", kPackedModelBytes));
 }
 
 Shape shape_of(const PackedHeader& header) {
@@ -128,6 +139,9 @@ PackedHeader header_of(const PackedLayer& layer) {
     header.model_inter = layer.model_inter;
     header.routed_scale = layer.routed_scale;
     header.has_uneven_scales = layer.has_uneven_scales ? 1 : 0;
+    header.fingerprint = layer.identity.fingerprint;
+    header.layer_idx = layer.identity.layer_idx;
+    layer.identity.model.copy(header.model, kPackedModelBytes - 1);
     header.hash = hash_bytes(&header, offsetof(PackedHeader, hash));
     return header;
 }
@@ -148,6 +162,7 @@ Status parse_header(const PackedHeader& header, PackedLayer* out) {
     }
     GCMOE_RETURN_IF_ERROR(check_counts(header));
     GCMOE_RETURN_IF_ERROR(check_words(header));
+    GCMOE_RETURN_IF_ERROR(check_identity(header));
     out->shape = shape_of(header);
     out->rank = header.rank;
     out->target = static_cast<PackTarget>(header.target);
@@ -155,6 +170,7 @@ Status parse_header(const PackedHeader& header, PackedLayer* out) {
     out->model_inter = header.model_inter;
     out->routed_scale = header.routed_scale;
     out->has_uneven_scales = header.has_uneven_scales != 0;
+    out->identity = {header.model, header.layer_idx, header.fingerprint};
     const Status packable = layout::check_packable(out->shape, out->rank);
     if (!packable.ok()) return {Code::kBadCheckpoint, "header: " + packable.message()};
     return {};

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "checkpoint/layer_info.hpp"
 #include "gcmoe/shape.hpp"
 #include "gcmoe/status.hpp"
 
@@ -21,8 +22,9 @@ namespace gcmoe::checkpoint {
 
 inline constexpr std::uint64_t kPackedMagic = 0x314B4350454F4D43ULL;      // "CMOEPCK1"
 inline constexpr std::uint64_t kPackedTailMagic = 0x31444E45454F4D43ULL;  // "CMOEEND1"
-inline constexpr std::uint32_t kPackedVersion = 1;
+inline constexpr std::uint32_t kPackedVersion = 2;
 inline constexpr std::uint64_t kPackedAlignment = 256;
+inline constexpr std::uint64_t kPackedModelBytes = 64;  // of the model's name with a zero behind it
 
 // Whose tiles a file holds.
 enum class PackTarget : std::uint32_t { kSm90 = 90, kSm100 = 100 };
@@ -30,7 +32,8 @@ enum class PackTarget : std::uint32_t { kSm90 = 90, kSm100 = 100 };
 
 // The layer that a packed file belongs to.
 struct PackedLayer {
-    Shape shape;  // padded; num_ranks is what it was packed for
+    LayerIdentity identity;  // equal in the files of all ranks and experts; the name may be cut
+    Shape shape;             // padded; num_ranks is what it was packed for
     int rank = 0;
     PackTarget target = PackTarget::kSm90;
     int model_hidden = 0;  // before padding
@@ -61,8 +64,11 @@ struct PackedHeader {
     std::int32_t model_inter;
     float routed_scale;
     std::uint32_t has_uneven_scales;
-    std::uint8_t reserved[416];  // zeros
-    std::uint64_t hash;          // of the bytes before it
+    std::uint64_t fingerprint;
+    std::int32_t layer_idx;
+    char model[kPackedModelBytes];  // ends with a zero
+    std::uint8_t reserved[340];     // zeros
+    std::uint64_t hash;             // of the bytes before it
 };
 static_assert(sizeof(PackedHeader) == 512);
 

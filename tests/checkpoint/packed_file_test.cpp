@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "checkpoint/layer_identity.hpp"
 #include "checkpoint/packed_writer.hpp"
 #include "checkpoint/padded_source.hpp"
 #include "checkpoint/unpacked_source.hpp"
@@ -24,6 +25,8 @@ struct Opened {
     explicit Opened(const SynthOptions& options, PackTarget target, int num_ranks = 1) {
         OpenedLayer opened;
         expect_ok(open_checkpoint_layer(options.folder, read_options_of(options), &opened));
+        expect_ok(identify_checkpoint_layer(options.folder, read_options_of(options), opened.info,
+                                            &layer.identity));
         layer.shape = layer_shape(opened.info, num_ranks);
         layer.shape.hidden = 256;
         layer.shape.inter = 256;
@@ -131,6 +134,7 @@ TEST(PackedFile, EveryLayoutAndTargetComesBack) {
             const PackedHeader written = header_of(opened.layer);
             const PackedHeader read = header_of(file->layer());
             EXPECT_EQ(std::memcmp(&written, &read, sizeof(read)), 0);
+            EXPECT_EQ(file->layer().identity.text(), opened.layer.identity.text());
             UnpackedSource unpacked({file});
             expect_same_layer(opened.source.get(), &unpacked, file->layer());
             expect_ok(compare_with_source(*opened.source, file));
@@ -345,7 +349,8 @@ TEST_F(DamagedFile, HeadersThatNoWriterMakes) {
     const auto refused = [&](auto change, const std::string& part) {
         expect_error(load_with_header(change), Code::kBadCheckpoint, {part});
     };
-    refused([](PackedHeader* h) { h->version = 2; }, "version = 2, needs 1");
+    refused([](PackedHeader* h) { h->version = 1; },
+            "version = 1, needs 2: pack the checkpoint again");
     refused([](PackedHeader* h) { h->target = 80; }, "target = 80, needs 90 or 100");
     refused([](PackedHeader* h) { h->hidden = 200; }, "hidden = 200 must be");
     refused([](PackedHeader* h) { h->hidden = -128; }, "hidden = -128");
@@ -357,6 +362,9 @@ TEST_F(DamagedFile, HeadersThatNoWriterMakes) {
     refused([](PackedHeader* h) { h->clamp = -1.0F; }, "clamp = -1, needs above 0");
     refused([](PackedHeader* h) { h->alpha = std::numeric_limits<float>::quiet_NaN(); },
             "alpha = nan");
+    refused([](PackedHeader* h) { h->layer_idx = -1; }, "layer_idx = -1, needs 0 or more");
+    refused([](PackedHeader* h) { std::memset(h->model, 'm', sizeof(h->model)); },
+            "needs a zero among its 64 bytes");
     // Right by itself, and not what the directory holds.
     refused([](PackedHeader* h) { h->inter = 384; }, "directory: expert 0, first GEMM, tiles");
     refused([](PackedHeader* h) { h->has_bias = 0; }, "directory:");

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Checkpoints of every layout, from outside. Usage: checkpoint_test.py PATH_OF_GCMOE"""
 
+import json
 import os
 import sys
 import unittest
@@ -135,6 +136,39 @@ class PackTest(CommandTest):
         self.refused(["pack", *layer, "--ranks", "2", "--rank", "1", "--experts", "3-5", "--out",
                       self.path("x")], "--experts 3-5", "expert 3 belongs to rank 0", "4..7")
 
+    def test_files_of_two_layers_do_not_run_together(self):
+        layer = self.synth()
+        first = self.pack("rank0", *layer, "--rank", "0")
+        run = ["run", "--tokens", "1", "--packed", self.path("rank0")]
+        for name, arguments in [("next", ["--layer", "1"]), ("other", ["--weight-scales",
+                                                                       "rows_of_codes:100"])]:
+            folder = self.path(name)
+            result = gcmoe("synth", "--out", folder, *self.SYNTH, *arguments)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.set_weight_scales(folder, "normal")  # as if another model had equal shapes
+            layer = [] if name == "other" else arguments
+            report = self.pack(name + "1", "--checkpoint", folder, *layer, "--rank", "1")
+            self.assertNotEqual(report["fingerprint"], first["fingerprint"])
+            self.refused([*run, self.path(name + "1")], "--packed " + self.path(name + "1"),
+                         f"is of layer {report['layer']} of", report["fingerprint"],
+                         f"{self.path('rank0')} is of layer 0 of", first["fingerprint"])
+
+    @staticmethod
+    def set_weight_scales(folder, rule):
+        path = os.path.join(folder, "config.json")
+        with open(path) as file:
+            config = json.load(file)
+        config["gcmoe_weight_scales"] = rule
+        with open(path, "w") as file:
+            json.dump(config, file)
+
+    def test_a_checkpoint_in_other_shards_is_the_same_layer(self):
+        self.pack("rank0", *self.synth(), "--rank", "0")
+        shards = self.synth("--shard-mib", "1", "--force")
+        self.assertTrue(os.path.exists(os.path.join(shards[1], "model.safetensors.index.json")))
+        self.pack("rank1", *shards, "--rank", "1")
+        self.verified("--packed", self.path("rank0"), self.path("rank1"), "--tokens", "2")
+
     def test_sm100_is_a_layout_only(self):
         layer = self.synth()
         report = self.pack("s", *layer, "--rank", "0", "--target", "sm100", "--verify")
@@ -178,6 +212,14 @@ class PackTest(CommandTest):
         self.refused([*run, *files, "--clamp", "3"], "--packed", "--clamp")
         self.refused([*run, *files, "--out", files[0]], "--out", "would overwrite --packed")
         self.refused([*run, files[0], os.path.join(layer[1], "config.json")], "no packed file")
+        old = self.path("old")
+        with open(files[1], "rb") as file:
+            content = bytearray(file.read())
+        content[8] = 1  # the version
+        with open(old, "wb") as file:
+            file.write(content)
+        self.refused([*run, files[0], old], "--packed " + old, "version = 1, needs 2",
+                     "pack the checkpoint again")
         other = self.path("other")
         result = gcmoe("pack", *layer, "--no-shared", "--ranks", "2", "--rank", "0", "--out", other)
         self.assertEqual(result.returncode, 0, result.stderr)

@@ -9,6 +9,7 @@
 #include "base/math.hpp"
 #include "checkpoint/generated_layer.hpp"
 #include "checkpoint/json_text.hpp"
+#include "checkpoint/layer_identity.hpp"
 #include "checkpoint/open_layer.hpp"
 #include "checkpoint/padded_source.hpp"
 #include "checkpoint/scale_rule.hpp"
@@ -172,6 +173,10 @@ Status open_generated(const LayerOptions& options, int num_ranks, Layer* out) {
     generated.weight_scales = model.weight_scales;
     generated.biases = model.entry.has_bias;
     generated.shared_grid = model.entry.shared_grid;
+    out->identify = [generated, name = model.title](checkpoint::LayerIdentity* identity) {
+        *identity = checkpoint::identify_generated_layer(generated, name);
+        return Status();
+    };
     std::unique_ptr<WeightSource> source;
     GCMOE_RETURN_IF_ERROR(checkpoint::open_generated_layer(generated, &source));
     return finish_layer(options, std::move(source), out);
@@ -229,6 +234,9 @@ Status open_checkpoint(const LayerOptions& options, int num_ranks, Layer* out) {
         checkpoint::open_checkpoint_layer(options.checkpoint, read_options, &opened);
     if (!status.ok()) return name_reader_option(options, status);
     checkpoint::LayerInfo& info = opened.info;
+    out->identify = [folder = options.checkpoint, read_options, info](auto* identity) {
+        return checkpoint::identify_checkpoint_layer(folder, read_options, info, identity);
+    };
     if (!options.shared.value_or(true)) info.shared_inter = 0;
     if (options.shared.value_or(false) && info.shared_inter == 0) {
         return option_error("--shared", "", "the checkpoint's layer has no shared expert");

@@ -1,11 +1,13 @@
 // The options that say which layer: shared by run, info and synth.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "checkpoint/layer_info.hpp"
 #include "checkpoint/models.hpp"
 #include "checkpoint/quantised_source.hpp"
 #include "gcmoe/shape.hpp"
@@ -86,6 +88,8 @@ struct Layer {
     std::shared_ptr<const checkpoint::QuantiseReport> quantised;
     std::vector<int> present_experts;      // ascending; empty = all
     std::unique_ptr<WeightSource> source;  // of the padded shape
+    // Which layer of which source it is; reads a little of every tensor of a checkpoint's layer.
+    std::function<Status(checkpoint::LayerIdentity*)> identify;
 };
 
 // Opens the checkpoint or the generator. Errors: kBadInput naming option and value.

@@ -43,6 +43,7 @@ struct PackCommand {
 
 // What one call did.
 struct PackResult {
+    checkpoint::PackedLayer layer;
     PackReport packed;
     std::uint64_t file_bytes = 0;
     std::uint64_t hash = 0;
@@ -96,17 +97,17 @@ Status choose_experts(const PackCommand& command, const Shape& shape, int rank,
     return {};
 }
 
-checkpoint::PackedLayer packed_layer_of(const Layer& layer, int rank,
-                                        checkpoint::PackTarget target) {
-    checkpoint::PackedLayer out;
-    out.shape = layer.shape;
-    out.rank = rank;
-    out.target = target;
-    out.model_hidden = layer.hidden;
-    out.model_inter = layer.inter;
-    out.routed_scale = layer.routed_scale;
-    out.has_uneven_scales = layer.weight_scales != "normal";
-    return out;
+Status describe_layer(const Layer& layer, int rank, checkpoint::PackTarget target,
+                      checkpoint::PackedLayer* out) {
+    GCMOE_RETURN_IF_ERROR(layer.identify(&out->identity));
+    out->shape = layer.shape;
+    out->rank = rank;
+    out->target = target;
+    out->model_hidden = layer.hidden;
+    out->model_inter = layer.inter;
+    out->routed_scale = layer.routed_scale;
+    out->has_uneven_scales = layer.weight_scales != "normal";
+    return {};
 }
 
 // Reads the file that is to appear as --out again, and with --verify every weight of it.
@@ -121,8 +122,8 @@ Status read_back(const PackCommand& command, const Layer& layer, const std::stri
     return checkpoint::compare_with_source(*layer.source, file);
 }
 
-Status write_file(const PackCommand& command, const Layer& layer,
-                  const checkpoint::PackedLayer& packed, PackResult* result) {
+Status write_file(const PackCommand& command, const Layer& layer, PackResult* result) {
+    const checkpoint::PackedLayer& packed = result->layer;
     PackOptions options;
     options.allow_inexact = command.allow_inexact;
     GCMOE_RETURN_IF_ERROR(choose_experts(command, layer.shape, packed.rank, &options.only_experts));
@@ -143,11 +144,12 @@ Status write_file(const PackCommand& command, const Layer& layer,
     return status;
 }
 
-void print_report(const PackCommand& command, const Layer& layer, int rank,
-                  const PackResult& result) {
+void print_report(const PackCommand& command, const Layer& layer, const PackResult& result) {
     const PackReport& packed = result.packed;
-    fmt::print("{}: rank {} of {}, {} for {}\n", layer.title, rank, layer.shape.num_ranks,
+    fmt::print("{}: rank {} of {}, {} for {}\n", layer.title, result.layer.rank,
+               layer.shape.num_ranks,
                counted(static_cast<std::uint64_t>(packed.num_experts), "expert"), command.target);
+    fmt::print("{}\n", result.layer.identity.text());
     if (layer.quantised != nullptr) print_quantise_report(*layer.quantised);
     if (packed.num_changed_values > 0) {
         fmt::print("NOT exact: {} rounded, the worst by {:.3g} of its row's maximum\n",
@@ -159,12 +161,15 @@ void print_report(const PackCommand& command, const Layer& layer, int rank,
                command.out, result.hash, result.seconds);
 }
 
-void print_report_json(const PackCommand& command, const Layer& layer, int rank,
-                       const PackResult& result) {
+void print_report_json(const PackCommand& command, const Layer& layer, const PackResult& result) {
+    const checkpoint::LayerIdentity& identity = result.layer.identity;
     nlohmann::ordered_json object = {{"out", command.out},
                                      {"target", command.target},
-                                     {"rank", rank},
+                                     {"rank", result.layer.rank},
                                      {"ranks", layer.shape.num_ranks},
+                                     {"model", identity.model},
+                                     {"layer", identity.layer_idx},
+                                     {"fingerprint", fmt::format("{:016x}", identity.fingerprint)},
                                      {"layout", layer.layout},
                                      {"stored", layer.stored_format},
                                      {"experts", result.packed.num_experts},
@@ -193,14 +198,14 @@ Status pack(const PackCommand& command) {
     GCMOE_RETURN_IF_ERROR(choose_rank(command, &rank));
     const auto begin = std::chrono::steady_clock::now();
     PackResult result;
-    GCMOE_RETURN_IF_ERROR(
-        write_file(command, layer, packed_layer_of(layer, rank, target), &result));
+    GCMOE_RETURN_IF_ERROR(describe_layer(layer, rank, target, &result.layer));
+    GCMOE_RETURN_IF_ERROR(write_file(command, layer, &result));
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     result.seconds = seconds.count();
     if (command.console.json) {
-        print_report_json(command, layer, rank, result);
+        print_report_json(command, layer, result);
     } else {
-        print_report(command, layer, rank, result);
+        print_report(command, layer, result);
     }
     return {};
 }

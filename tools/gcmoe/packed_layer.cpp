@@ -44,7 +44,11 @@ Status check_same_layer(const PackedFile& first, const PackedFile& other) {
                             fmt::format("has {} = {}, but {} has {}", found[idx].first,
                                         found[idx].second, first.path(), wanted[idx].second));
     }
-    return {};
+    const checkpoint::LayerIdentity& identity = first.layer().identity;
+    if (identity.is_same_layer(other.layer().identity)) return {};
+    return option_error("--packed", other.path(),
+                        fmt::format("is of {}, but {} is of {}", other.layer().identity.text(),
+                                    first.path(), identity.text()));
 }
 
 }  // namespace
@@ -101,6 +105,10 @@ void use_packed_layer(const PackedFiles& files, Layer* out) {
     if (static_cast<int>(present.size()) < layer.shape.num_experts) {
         out->present_experts = std::move(present);
     }
+    out->identify = [identity = layer.identity](checkpoint::LayerIdentity* identified) {
+        *identified = identity;
+        return Status();
+    };
     out->source = std::make_unique<checkpoint::UnpackedSource>(files);
 }
 
