@@ -171,6 +171,56 @@ class ProcessesTest(unittest.TestCase):
         self.assertEqual(report["ranks"][1]["exit_code"], 2)
         self.assert_nothing_left()
 
+    def copy_of_layer(self, name, changed=None):
+        """The layer in another folder, with the first byte of one tensor changed."""
+        folder = self.path(name)
+        shutil.copytree(self.path("layer"), folder)
+        if changed is not None:
+            path = os.path.join(folder, "model.safetensors")
+            tensors = st.read(path)
+            dtype, shape, data = tensors[changed]
+            tensors[changed] = (dtype, shape, bytes([data[0] ^ 1]) + data[1:])
+            st.write(path, tensors)
+        return folder
+
+    def packed(self, folder, name):
+        """The files of both ranks."""
+        paths = [self.path(f"{name}{rank}") for rank in (0, 1)]
+        for rank, path in enumerate(paths):
+            subprocess.run([COMMAND, "pack", "--checkpoint", folder, "--ranks", "2", "--rank",
+                            str(rank), "--out", path], check=True, capture_output=True)
+        return paths
+
+    def assert_all_refuse(self, results, words):
+        self.assertEqual([result.returncode for result in results], [2, 2], results[0].stdout)
+        self.assertIn(words, results[0].stderr)
+        self.assertEqual(results[0].stderr, results[1].stderr)
+        self.assert_nothing_left()
+
+    def test_weights_are_compared_and_paths_are_not(self):
+        arguments = self.damaged_checkpoint(is_damaged=False)[2:]
+        here = self.path("layer")
+        there = self.copy_of_layer("there")
+        # A tensor of an expert that rank 0 alone packs: rank 1 sees it all the same.
+        other = self.copy_of_layer("other", "layers.0.ffn.experts.0.w1.weight")
+        for of_rank_1, words in [
+                (["--checkpoint", there], None),
+                (["--packed", *self.packed(there, "same")], None),
+                (["--checkpoint", other], "session: ranks differ: fingerprint of the weights = "),
+                (["--packed", *self.packed(other, "else")],
+                 "session: ranks differ: fingerprint of the weights = "),
+        ]:
+            for of_rank_0 in (["--checkpoint", here], ["--packed", *self.packed(here, "here")]):
+                with self.subTest(of_rank_0=of_rank_0[0], of_rank_1=of_rank_1):
+                    results = self.by_hand([0, 1], *arguments,
+                                           options_of={0: of_rank_0, 1: of_rank_1})
+                    if words is not None:
+                        self.assert_all_refuse(results, words)
+                        continue
+                    self.assertEqual([result.returncode for result in results], [0, 0],
+                                     results[0].stderr)
+                    self.assertTrue(results[0].stdout.endswith("verified\n"))
+
     def rank_whose_checkpoint_has_gone(self, arguments):
         """A spawned run whose rank 1 finds no checkpoint; None: it was faster than this test."""
         process = start(*arguments, "--spawn", "--json")

@@ -106,8 +106,17 @@ void add_report(const PackReport& part, PackReport* sum) {
     sum->worst_change = std::max(sum->worst_change, part.worst_change);
 }
 
-// Ranks as processes: what they must have in common beyond what the operator compares.
+// Null: the ranks are no processes, or have not met.
+group::HostSession* host_session(const LayerRun& run) {
+    return run.group == nullptr ? nullptr : run.group->state().host.get();
+}
+
+// Ranks as processes: what they must have in common beyond what the operator compares. Where each
+// has its checkpoint or packed files does not count, what is in them does.
 Status meet_before_launches(const RunOptions& options, const LayerRun& run) {
+    group::HostSession* session = host_session(run);
+    checkpoint::LayerIdentity identity;
+    GCMOE_RETURN_IF_ERROR(or_decline(session, [&] { return run.layer.identify(&identity); }));
     const Shape& shape = run.layer.shape;
     std::uint64_t hash = 0;
     for (const RankInputs& inputs : run.inputs) {
@@ -123,12 +132,14 @@ Status meet_before_launches(const RunOptions& options, const LayerRun& run) {
         hash = numerics::hash_combine(hash, rows);
     }
     return meet_ranks("session",
-                      {{"layer", run.layer.title},
+                      {{"layer", fmt::format("{} of {}", identity.layer_idx, identity.model)},
+                       {"fingerprint of the weights", fmt::format("{:016x}", identity.fingerprint)},
+                       {"quantize", options.layer.quantize.value_or("no")},
                        {"ranks", std::to_string(shape.num_ranks)},
                        {"tokens and routing", fmt::format("{:016x}", hash)},
                        {"launches", std::to_string(options.launches)},
                        {"verify", options.no_verify ? "no" : "yes"}},
-                      run.group->state().host.get());
+                      session);
 }
 
 Status create_operators(const RunOptions& options, LayerRun* run) {
@@ -274,11 +285,6 @@ Status pack_source(const RunOptions& options, LayerRun* run) {
         return {status.code(), status.message() + " (--allow-inexact rounds and counts)"};
     }
     return status;
-}
-
-// Null: the ranks are no processes, or have not met.
-group::HostSession* host_session(const LayerRun& run) {
-    return run.group == nullptr ? nullptr : run.group->state().host.get();
 }
 
 }  // namespace
