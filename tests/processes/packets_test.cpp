@@ -138,6 +138,29 @@ Bytes answer_to(const std::string& folder, const Bytes& packet) {
     return answer;
 }
 
+// A rank that gave up before the chair was there has left its hello behind; it comes again.
+TEST(Resends, AHelloWhoseSenderHasGoneIsNotSeated) {
+    const test::ScratchPath folder;
+    std::unique_ptr<HostSession> zero;
+    ASSERT_TRUE(HostSession::open(host(folder.path(), 0), &zero).ok());
+    std::unique_ptr<HostSession> one;
+    ASSERT_TRUE(HostSession::open(host(folder.path(), 1), &one).ok());
+    Token token;
+    ASSERT_TRUE(find_session(folder.path(), Deadline(5), &token).ok());
+    {
+        const UniqueFd before = connect_to(socket_path(folder.path()));
+        ASSERT_TRUE(send_packet(before.get(), encode(Identity{1, 2, token}, full_hello()), -1,
+                                Deadline(1)));
+    }
+    Status of_one(Code::kInternal, "not run");
+    std::thread attendee([&] { of_one = meet_alone(one.get()); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // both hellos wait
+    const Status of_zero = meet_alone(zero.get());
+    attendee.join();
+    EXPECT_TRUE(of_zero.ok()) << of_zero.message();
+    EXPECT_TRUE(of_one.ok()) << of_one.message();
+}
+
 TEST(Strangers, DoNotDisturbAMeeting) {
     const test::ScratchPath folder;
     std::unique_ptr<HostSession> zero;
