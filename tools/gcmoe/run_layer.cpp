@@ -133,6 +133,10 @@ Status meet_before_launches(const RunOptions& options, const LayerRun& run) {
     }
     return meet_ranks("session",
                       {{"layer", fmt::format("{} of {}", identity.layer_idx, identity.model)},
+                       {"hidden", std::to_string(shape.hidden)},
+                       {"inter", std::to_string(shape.inter)},
+                       {"num_experts", std::to_string(shape.num_experts)},
+                       {"shared_inter", std::to_string(shape.shared_inter)},
                        {"fingerprint of the weights", fmt::format("{:016x}", identity.fingerprint)},
                        {"quantize", options.layer.quantize.value_or("no")},
                        {"ranks", std::to_string(shape.num_ranks)},
