@@ -43,11 +43,16 @@ function(gcmoe_add_test_folder folder)
     # PRE_TEST: a binary that cannot start is a failed test run, not a failed build.
     gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120
         TEST_LIST ${name}_list)
+    set(serial FALSE)
+    if("alone" IN_LIST labels)
+        set(serial TRUE)
+    endif()
     # gtest_discover_tests flattens lists in PROPERTIES, so ctest sets them from a file of its own.
     set(properties_file "${PROJECT_BINARY_DIR}/tests/${name}_properties.cmake")
     file(CONFIGURE OUTPUT "${properties_file}" @ONLY CONTENT
 "foreach(test IN LISTS @name@_list)
-    set_tests_properties(\"\${test}\" PROPERTIES TIMEOUT 600 LABELS \"@labels@\" ENVIRONMENT
+    set_tests_properties(\"\${test}\" PROPERTIES TIMEOUT 600 LABELS \"@labels@\"
+        RUN_SERIAL @serial@ ENVIRONMENT
         \"GCMOE_COMMAND=@PROJECT_BINARY_DIR@/bin/gcmoe;GCMOE_SOURCE_DIR=@PROJECT_SOURCE_DIR@\")
 endforeach()
 ")

@@ -29,12 +29,15 @@ struct Offer {
     Status failure;       // this rank cannot take part: all hear why
 };
 
-// What all start from.
+// What all start from, once they have met.
 struct Agreement {
     bool is_restart = false;  // some rank has been there before: generation and session are new
     std::uint32_t generation = 0;
     std::uint32_t session = 0;
 };
+
+// What a rank does when all have agreed and before all start; Ok, or why it cannot go on.
+using Prepare = std::function<Status(const Agreement& agreement)>;
 
 class HostSession {
   public:
@@ -44,27 +47,31 @@ class HostSession {
 
     [[nodiscard]] const HostOptions& options() const { return options_; }
 
-    // Waits for all ranks; `take` gets the handle of each other rank. Errors: the failure of a rank
-    // that cannot take part, kStalled naming who has not come or has gone, kBadConfig naming the
-    // field that differs; the same on every rank.
-    Status meet(Offer offer, const TakeHandle& take, Agreement* out);
-    // Second half of a meeting: this rank has done what follows from the agreement, or not (own).
-    // Rank 0 decides for all; a rank that its word does not reach in time stalls alone, and the
-    // others find that out by the deadline of their next launch. Callers: once after every meet
-    // that returned Ok.
-    Status start(const Status& own);
+    // Waits for all ranks; `take` gets the handle of each other rank. Then every rank prepares, and
+    // rank 0 lets all go on or none; a rank that its word does not reach in time stalls alone, and
+    // the others find that out by the deadline of their next launch. What `take` or `prepare`
+    // throws is a failure of this rank, and comes back as a Status. Errors, the same on every rank:
+    // the failure of a rank, kStalled naming who has not come or has gone, kBadConfig naming the
+    // field that differs.
+    Status meet(Offer offer, const TakeHandle& take, const Prepare& prepare);
 
   private:
     [[nodiscard]] Identity identity() const;
+    [[nodiscard]] Hello hello_of(Offer* offer) const;
     Status gather(Hello hello, SharedHandle handle, const TakeHandle& take, Agreed* agreed);
+    Status gather_all(Hello hello, SharedHandle handle, const TakeHandle& take, Agreed* agreed);
+    Status start(const Status& own);
+    [[nodiscard]] Status named(const Status& own) const;
+    void leave();
 
     HostOptions options_;
     Token token_;
     std::uint64_t incarnation_ = 0;
-    OwnedFolder folder_;  // rank 0
+    bool has_met_ = false;  // others, who are then known there by this session's token
+    OwnedFolder folder_;    // rank 0
     // Incarnations of each subject's last meeting.
     std::map<std::string, std::vector<std::uint64_t>> members_;
-    std::unique_ptr<MeetingChair> chair_;        // rank 0, between meet and start
+    std::unique_ptr<MeetingChair> chair_;        // rank 0, in a meeting
     std::unique_ptr<MeetingAttendee> attendee_;  // others
 };
 

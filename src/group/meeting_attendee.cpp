@@ -1,6 +1,7 @@
 #include "group/meeting_attendee.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <thread>
@@ -16,11 +17,17 @@ constexpr std::chrono::milliseconds kRetry{5};
 // Of a limit in which 0 means for ever.
 Deadline later(double limit_s) { return Deadline(limit_s <= 0 ? 0 : limit_s + kGraceSeconds); }
 
+bool is_of_another_session(const Bytes& bytes, const Token& token) {
+    PacketHeader header;
+    return decode_header(bytes, &header) && header.token != token;
+}
+
 }  // namespace
 
-MeetingAttendee::MeetingAttendee(const Identity& self, std::string chair_path)
+MeetingAttendee::MeetingAttendee(const Identity& self, std::string folder, bool may_follow)
     : self_(self),
-      chair_path_(std::move(chair_path)),
+      folder_(std::move(folder)),
+      may_follow_(may_follow),
       has_handle_of_(static_cast<std::size_t>(self.num_ranks)) {}
 
 Status MeetingAttendee::stalled(const std::string& what) const {
@@ -39,18 +46,34 @@ bool MeetingAttendee::is_new_peer(int rank) {
     return true;
 }
 
+// Nobody has let this rank in: who holds the folder instead, if anybody does?
+Status MeetingAttendee::not_come(double wait_s) const {
+    std::string what = fmt::format("has not come within {:g} s", wait_s);
+    Token token;
+    int pid = 0;
+    if (connect_to(socket_path(folder_)).is_open() && read_session(folder_, &token, &pid)) {
+        what += fmt::format(
+            ": session folder '{}' belongs to process {}, which has let nobody in (this is process "
+            "{})",
+            folder_, pid, ::getpid());
+    }
+    return stalled(what);
+}
+
 // Until a chair says welcome: the one that was there before may have gone with its process.
 Status MeetingAttendee::enter(const Hello& own, int own_handle, double wait_s, double* left_s) {
     const Deadline deadline = later(wait_s);
-    const Bytes hello = encode(self_, own);
-    if (hello.size() > kMostPacketBytes) {
-        return {Code::kBadInput,
-                fmt::format("{}: the configuration of rank {} makes a packet of {} bytes, at most "
-                            "{} are possible",
-                            subject_, self_.rank, hello.size(), kMostPacketBytes)};
-    }
     for (;;) {
-        socket_ = connect_to(chair_path_);
+        int pid = 0;
+        if (may_follow_) read_session(folder_, &self_.token, &pid);
+        const Bytes hello = encode(self_, own);
+        if (hello.size() > kMostPacketBytes) {
+            return {Code::kBadInput,
+                    fmt::format("{}: the configuration of rank {} makes a packet of {} bytes, at "
+                                "most {} are possible",
+                                subject_, self_.rank, hello.size(), kMostPacketBytes)};
+        }
+        socket_ = connect_to(socket_path(folder_));
         if (socket_.is_open() && send_packet(socket_.get(), hello, own_handle, deadline)) {
             Bytes bytes;
             UniqueFd none;
@@ -58,12 +81,13 @@ Status MeetingAttendee::enter(const Hello& own, int own_handle, double wait_s, d
             if (received == Received::kPacket) {
                 if (is_from(bytes, chair()) && decode_welcome(bytes, left_s)) return {};
                 Status refusal;  // also from a chair of another session or version
-                if (decode_status(bytes, PacketKind::kVerdict, &refusal) && !refusal.ok()) {
+                if (decode_status(bytes, PacketKind::kVerdict, &refusal) && !refusal.ok() &&
+                    !(may_follow_ && is_of_another_session(bytes, self_.token))) {
                     return refusal;
                 }
             }
         }
-        if (deadline.passed()) return stalled(fmt::format("has not come within {:g} s", wait_s));
+        if (deadline.passed()) return not_come(wait_s);
         std::this_thread::sleep_for(kRetry);
     }
 }

@@ -41,6 +41,7 @@ Status MeetingChair::gather(Hello own, SharedHandle own_handle, double wait_s) {
     seats_[0].hello = std::move(own);
     seats_[0].handle = std::move(own_handle.fd);
     seats_[0].is_taken = true;
+    note_failure(0, seats_[0].hello.failure);
     const Deadline deadline(wait_s);
     Deadline outsiders_end(0);
     while (is_waiting() && !deadline.passed()) {
@@ -48,11 +49,29 @@ Status MeetingChair::gather(Hello own, SharedHandle own_handle, double wait_s) {
         wait_for_events(deadline);
         if (Status status = accept_all(); !status.ok()) return tell_all(status);
         read_pending(deadline);
+        tell_failure();
         find_left();
         if (!had_outsider && !outsiders_.empty()) outsiders_end = Deadline(kOutsiderSeconds);
         if (outsiders_end.passed()) break;
     }
     return tell_all(judge(wait_s));
+}
+
+void MeetingChair::note_failure(int rank, const Status& failure) {
+    if (failure.ok() || !failure_.ok()) return;
+    failure_ = {failure.code(),
+                fmt::format("{}: rank {}: {}", seats_[0].hello.subject, rank, failure.message())};
+}
+
+// Who has come need not wait for who has not: rank 0 stays to tell those, too.
+void MeetingChair::tell_failure() {
+    if (failure_.ok()) return;
+    const Bytes packet = encode_status(self_, PacketKind::kVerdict, failure_);
+    for (Seat& one : seats_) {
+        if (!one.socket.is_open() || one.is_told) continue;
+        send_packet(one.socket.get(), packet, -1, Deadline(kTellSeconds));
+        one.is_told = true;
+    }
 }
 
 bool MeetingChair::is_waiting() const {
@@ -117,7 +136,14 @@ void MeetingChair::seat(UniqueFd socket, const Deadline& deadline) {
         send_packet(socket.get(), encode_status(self_, PacketKind::kVerdict, status), -1,
                     Deadline(kTellSeconds));
     };
-    if (header.token != self_.token) return refuse("it belongs to another session of this folder");
+    Hello hello;
+    const bool is_hello = decode(bytes, &hello);
+    if (header.token != self_.token) {
+        return refuse(fmt::format(
+            "{} belongs to another session of this folder than rank 0, which "
+            "is process {}",
+            is_hello ? fmt::format("process {}", hello.pid) : "it", seats_[0].hello.pid));
+    }
     if (header.version != kWireVersion) {
         return note_outsider(std::move(socket),
                              fmt::format("wire version = {} on rank 0 but wire version = {} on "
@@ -129,8 +155,7 @@ void MeetingChair::seat(UniqueFd socket, const Deadline& deadline) {
                              fmt::format("num_ranks = {} on rank 0 but num_ranks = {} on rank {}",
                                          self_.num_ranks, header.num_ranks, header.rank));
     }
-    Hello hello;
-    if (header.rank < 1 || header.rank >= self_.num_ranks || !decode(bytes, &hello)) return;
+    if (header.rank < 1 || header.rank >= self_.num_ranks || !is_hello) return;
     Seat& own = seats_[static_cast<std::size_t>(header.rank)];
     if (own.is_taken && !own.has_left) {
         if (!takes_place_of(hello, own.hello)) {
@@ -143,7 +168,8 @@ void MeetingChair::seat(UniqueFd socket, const Deadline& deadline) {
     }
     send_packet(socket.get(), encode_welcome(self_, std::max(0.0, deadline.left_s())), -1,
                 Deadline(kTellSeconds));
-    own = Seat{std::move(socket), std::move(hello), std::move(handle), true, false};
+    note_failure(header.rank, hello.failure);
+    own = Seat{std::move(socket), std::move(hello), std::move(handle), true, false, false};
 }
 
 void MeetingChair::find_left() {
@@ -157,12 +183,7 @@ Status MeetingChair::judge(double wait_s) const {
         return {Code::kBadConfig,
                 fmt::format("{}: ranks differ: {}", seats_[0].hello.subject, outsider_difference_)};
     }
-    for (std::size_t rank = 0; rank < seats_.size(); ++rank) {
-        const Status& failure = seats_[rank].hello.failure;
-        if (failure.ok()) continue;
-        return {failure.code(),
-                fmt::format("{}: rank {}: {}", seats_[0].hello.subject, rank, failure.message())};
-    }
+    GCMOE_RETURN_IF_ERROR(failure_);
     GCMOE_RETURN_IF_ERROR(judge_presence(wait_s));
     GCMOE_RETURN_IF_ERROR(judge_configurations());
     return judge_memory();
@@ -322,6 +343,8 @@ Status MeetingChair::start(const Status& own, double wait_s) {
     }
     return first;
 }
+
+Status MeetingChair::call_off(const Status& why) { return tell_all(why); }
 
 // A refusal goes to everybody who came.
 Status MeetingChair::tell_all(const Status& status) {

@@ -15,16 +15,18 @@ class MeetingChair {
   public:
     MeetingChair(const Identity& self, int listener);
 
-    // Waits for all ranks. Errors: the failure that a rank brings, kStalled naming the ranks that
-    // have not come or have gone, kBadConfig naming the first field in which ranks differ,
-    // kBadInput (a reset that would use memory again which a lost rank may still write),
-    // kUnsupported (no descriptors left).
+    // Waits for all ranks. Errors: the first failure that a rank brings, which all hear as soon as
+    // they have come, kStalled naming the ranks that have not come or have gone, kBadConfig naming
+    // the first field in which ranks differ, kBadInput (a reset that would use memory again which a
+    // lost rank may still write), kUnsupported (no descriptors left).
     Status gather(Hello own, SharedHandle own_handle, double wait_s);
     // Hands out all handles and what was agreed on. Callers: after gather.
     void hand_out(double wait_s, Agreed* out);
     [[nodiscard]] SharedHandle take_handle(int rank);
     // Waits until all are ready, then tells all to go on, or why not.
     Status start(const Status& own, double wait_s);
+    // Ends the meeting before that: everybody who has come hears why. Returns `why`.
+    Status call_off(const Status& why);
 
   private:
     struct Seat {
@@ -33,10 +35,13 @@ class MeetingChair {
         UniqueFd handle;
         bool is_taken = false;
         bool has_left = false;
+        bool is_told = false;  // of failure_
         [[nodiscard]] bool is_empty() const { return !is_taken; }
     };
 
     [[nodiscard]] bool is_waiting() const;
+    void note_failure(int rank, const Status& failure);
+    void tell_failure();
     void wait_for_events(const Deadline& deadline) const;
     // Errors: those of accept_from, when no silent connection is left to hang up on.
     Status accept_all();
@@ -60,6 +65,7 @@ class MeetingChair {
     std::vector<UniqueFd> pending_;    // connected, but have not said who they are
     std::vector<UniqueFd> outsiders_;  // of another number of ranks or version
     std::string outsider_difference_;  // the first one's
+    Status failure_;                   // the first one that a rank brings
 };
 
 }  // namespace gcmoe::group

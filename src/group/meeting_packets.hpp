@@ -37,7 +37,7 @@ static_assert(sizeof(PacketHeader) == 40);
 
 // Ranks of different wire versions understand the header and kVerdict, no more.
 inline constexpr std::uint32_t kWireMagic = 0x454F4D47;  // "GMOE"
-inline constexpr std::uint32_t kWireVersion = 1;
+inline constexpr std::uint32_t kWireVersion = 2;
 
 // Who a rank is, in every packet.
 struct Identity {

@@ -132,23 +132,34 @@ Status give_mode(const std::string& path) {
     return refuse(path, "cannot be made: " + reason);
 }
 
-// Makes the folder if it is not there, and locks it.
-Status lock_folder(const std::string& path, UniqueFd* out) {
-    for (int i = 0; i < kMostTries; ++i) {
+// Of a folder that somebody has locked.
+Status refuse_live(const std::string& path, int folder, double wait_s) {
+    Token token;
+    int pid = 0;
+    read_token(folder, &token, &pid);
+    return refuse(path, fmt::format("is in use by a live session, which has not ended within {:g} "
+                                    "s: its rank 0 is process {}, this one is process {}",
+                                    wait_s, pid, ::getpid()));
+}
+
+// Makes the folder if it is not there, and locks it when nobody else has.
+Status lock_folder(const std::string& path, double wait_s, UniqueFd* out) {
+    const Deadline deadline(wait_s);
+    for (int num_tries = 0; num_tries < kMostTries;) {
         const bool is_new = ::mkdir(path.c_str(), kFolderMode) == 0;
         if (!is_new && errno != EEXIST) return refuse(path, "cannot be made: " + errno_text());
         if (is_new) GCMOE_RETURN_IF_ERROR(give_mode(path));
         UniqueFd folder;
         GCMOE_RETURN_IF_ERROR(open_folder(path, &folder));
-        if (!folder.is_open()) continue;  // its session has just ended
-        if (::flock(folder.get(), LOCK_EX | LOCK_NB) != 0) {
-            Token token;
-            int pid = 0;
-            read_token(folder.get(), &token, &pid);
-            return refuse(path,
-                          fmt::format("is in use by a live session (rank 0 is process {})", pid));
+        if (folder.is_open() && ::flock(folder.get(), LOCK_EX | LOCK_NB) != 0) {
+            if (deadline.passed()) return refuse_live(path, folder.get(), wait_s);
+            std::this_thread::sleep_for(kRetry);
+            continue;
         }
-        if (is_gone(folder.get())) continue;
+        if (!folder.is_open() || is_gone(folder.get())) {  // its session has just ended
+            ++num_tries;
+            continue;
+        }
         *out = std::move(folder);
         return {};
     }
@@ -169,10 +180,11 @@ Status draw_random(void* out, std::size_t bytes) {
     return {Code::kUnsupported, "no random bits: " + errno_text()};
 }
 
-Status OwnedFolder::open(const std::string& path, bool keep_token, OwnedFolder* out) {
+Status OwnedFolder::open(const std::string& path, bool keep_token, double wait_s,
+                         OwnedFolder* out) {
     GCMOE_RETURN_IF_ERROR(check_path(path));
     OwnedFolder owned;
-    GCMOE_RETURN_IF_ERROR(lock_folder(path, &owned.lock_));
+    GCMOE_RETURN_IF_ERROR(lock_folder(path, wait_s, &owned.lock_));
     const int folder = owned.lock_.get();
     int pid = 0;
     if (keep_token && !read_token(folder, &owned.token_, &pid)) {
@@ -223,6 +235,11 @@ Status find_session(const std::string& path, const Deadline& deadline, Token* ou
         if (deadline.passed()) return {Code::kStalled, ""};
         std::this_thread::sleep_for(kRetry);
     }
+}
+
+bool read_session(const std::string& path, Token* token, int* pid) {
+    const UniqueFd folder = open_any(path);
+    return folder.is_open() && read_token(folder.get(), token, pid);
 }
 
 }  // namespace gcmoe::group

@@ -23,11 +23,11 @@ Status draw_random(void* out, std::size_t bytes);
 // Rank 0's side.
 class OwnedFolder {
   public:
-    // Makes the folder (mode 0700) or takes one over whose session is dead. keep_token: rank 0 is a
-    // replacement, and the session goes on. Errors: kBadInput (not a folder, of another user,
-    // another mode, in use by a live session, a path that is too long, no session to go on with),
-    // kUnsupported.
-    static Status open(const std::string& path, bool keep_token, OwnedFolder* out);
+    // Makes the folder (mode 0700) or takes one over whose session is dead; a live one is waited
+    // for. keep_token: rank 0 is a replacement, and the session goes on. Errors: kBadInput (not a
+    // folder, of another user, another mode, in use by a session that has not ended in time, a path
+    // that is too long, no session to go on with), kUnsupported.
+    static Status open(const std::string& path, bool keep_token, double wait_s, OwnedFolder* out);
 
     OwnedFolder() = default;
     OwnedFolder(OwnedFolder&&) = default;
@@ -46,6 +46,9 @@ class OwnedFolder {
 // The other ranks' side: waits until rank 0 of a live session listens there.
 // Errors: kBadInput (as above), kStalled (rank 0 has not come in time).
 Status find_session(const std::string& path, const Deadline& deadline, Token* out);
+
+// The session that the folder names now, and the process of its rank 0. False: it names none.
+bool read_session(const std::string& path, Token* token, int* pid);
 
 // The folder's name without slashes at its end: behind one a link would be followed.
 std::string folder_name(const std::string& path);

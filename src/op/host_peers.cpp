@@ -50,25 +50,29 @@ class PeerMapper {
     Status first_;
 };
 
+std::string subject_of(const OperatorState& state) {
+    return fmt::format("workspace '{}'", state.options.workspace);
+}
+
 Status meet(OperatorState* state, group::Offer offer) {
     GroupState& group = state->group->state();
-    const std::string& workspace = state->options.workspace;
-    offer.subject = fmt::format("workspace '{}'", workspace);
-    offer.configuration = group::configuration_of(&group, workspace, state->rank);
+    offer.subject = subject_of(*state);
+    offer.configuration = group::configuration_of(&group, state->options.workspace, state->rank);
     if (offer.failure.ok()) offer.failure = state->backend->share_heap(&offer.handle);
     PeerMapper mapper(state);
-    group::Agreement agreement;
     const auto take = [&mapper](int rank, const SharedHandle& handle) {
         mapper.take(rank, handle);
     };
-    GCMOE_RETURN_IF_ERROR(group.host->meet(std::move(offer), take, &agreement));
-    // All kernels of all ranks have ended: nobody stores into the own heap until start() is over.
-    if (agreement.is_restart) {
-        state->options.start = StartState{agreement.generation, agreement.session, 0, 0, 0};
-        state->backend->init_signals({agreement.generation, agreement.session, 0, 0, 0});
-    }
-    state->backend->connect(mapper.peers());
-    GCMOE_RETURN_IF_ERROR(group.host->start(mapper.finish()));
+    // All kernels of all ranks have ended: nobody stores into the own heap until all start.
+    const auto prepare = [&](const group::Agreement& agreement) {
+        if (agreement.is_restart) {
+            state->options.start = StartState{agreement.generation, agreement.session, 0, 0, 0};
+            state->backend->init_signals({agreement.generation, agreement.session, 0, 0, 0});
+        }
+        state->backend->connect(mapper.peers());
+        return mapper.finish();
+    };
+    GCMOE_RETURN_IF_ERROR(group.host->meet(std::move(offer), take, prepare));
     state->connected = true;
     return {};
 }
@@ -80,6 +84,18 @@ Status meet_new_peers(OperatorState* state) {
     offer.generation = state->options.start.generation;
     offer.session = state->options.start.session;
     return meet(state, std::move(offer));
+}
+
+Status decline_meeting(const OperatorState& state, const Status& why) {
+    group::HostSession* host = state.group->state().host.get();
+    if (host == nullptr) return why;
+    group::Offer offer;
+    offer.subject = subject_of(state);
+    offer.failure = why;
+    const Status told = host->meet(
+        std::move(offer), [](int, const SharedHandle&) {},
+        [&why](const group::Agreement&) { return why; });
+    return told.ok() ? why : told;
 }
 
 Status restart_with_peers(OperatorState* state, bool move) {

@@ -250,7 +250,9 @@ Status create_rank(const Shape& shape, const std::shared_ptr<const PackedWeights
     state->heap = blueprint.heap;
     state->local = blueprint.local;
     state->plans = blueprint.plans;
-    GCMOE_RETURN_IF_ERROR(make_backend(state.get()));
+    if (const Status made = make_backend(state.get()); !made.ok()) {
+        return decline_meeting(*state, made);
+    }
     GCMOE_RETURN_IF_ERROR(
         group::join(&group->state(), options.workspace, rank,
                     {state->backend.get(), configuration(shape, options, blueprint), weights}));

@@ -115,13 +115,6 @@ class OverwriteTest(CommandTest):
             file.write(content.replace(b"rank1.", b"rank3."))
         self.refused(["run", *TINY, "--inputs", saved], "--inputs", "rank1.x is missing")
 
-    def test_a_full_disk_is_no_success(self):
-        with open("/dev/full", "w", encoding="ascii") as full:
-            result = subprocess.run([COMMAND, "info", "--json"], stdout=full,
-                                    stderr=subprocess.PIPE, check=False, text=True)
-        self.assertEqual(result.returncode, 2)
-        self.assertIn("standard output", result.stderr)
-
 
 class InfoTest(CommandTest):
     def test_json_has_its_keys(self):

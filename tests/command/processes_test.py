@@ -12,6 +12,8 @@ import tempfile
 import time
 import unittest
 
+import safetensors_io as st
+
 COMMAND = ""
 
 # A layer that runs in a blink: experts divide by 1, 2, 3, 4 and 8.
@@ -130,6 +132,150 @@ class ProcessesTest(unittest.TestCase):
         self.assertEqual(result.returncode, 2)
         self.assertIn(f"--spawn: no folder for the ranks to meet in TMPDIR = "
                       f"'{self.path('missing')}': No such file", result.stderr)
+
+    def test_rounds_back_to_back(self):
+        # Every rank of the second round comes while rank 0 of the first one still verifies.
+        arguments = TINY + ["--ranks", "2", "--tokens", "2048"]
+        def start_round(ranks):
+            return [start(*arguments, "--session", self.session, "--rank", str(rank))
+                    for rank in ranks]
+        zero, one = start_round([0, 1])
+        self.assertEqual(finish(one).returncode, 0)
+        os.kill(zero.pid, signal.SIGSTOP)
+        self.assertTrue(os.path.exists(self.session), "rank 0 has ended too early for this test")
+        second = start_round([1, 0])
+        time.sleep(0.7)
+        self.assertEqual([rank.poll() for rank in second], [None, None])
+        os.kill(zero.pid, signal.SIGCONT)
+        for result in [finish(zero)] + [finish(rank) for rank in second]:
+            self.assertEqual(result.returncode, 0, result.stderr)
+        self.assert_nothing_left()
+
+    def test_a_round_that_does_not_end_is_named(self):
+        zero, one = [start(*TINY, "--ranks", "2", "--tokens", "2048", "--session", self.session,
+                           "--rank", str(rank)) for rank in (0, 1)]
+        self.assertEqual(finish(one).returncode, 0)
+        os.kill(zero.pid, signal.SIGSTOP)
+        second = self.by_hand([0, 1], *TINY, "--ranks", "2", "--deadline", "0.5")
+        self.assertEqual([result.returncode for result in second], [2, 3])
+        self.assertRegex(second[0].stderr, f"in use by a live session.* is process {zero.pid}, ")
+        self.assertRegex(second[1].stderr, f"belongs to process {zero.pid}, which has let nobody")
+        os.kill(zero.pid, signal.SIGCONT)
+        self.assertEqual(finish(zero).returncode, 0)
+        self.assert_nothing_left()
+
+    def damaged_checkpoint(self, is_damaged=True):
+        """A layer whose expert 23 no rank can pack; of two ranks, rank 1 has it."""
+        folder = self.path("layer")
+        subprocess.run([COMMAND, "synth", "--out", folder, "--model", "v4.1-flash", "--hidden",
+                        "256", "--inter", "128", "--num-experts", "24", "--topk", "3"],
+                       check=True, capture_output=True)
+        path = os.path.join(folder, "model.safetensors")
+        tensors = st.read(path)
+        name = "layers.0.ffn.experts.23.w1.scale"
+        dtype, shape, data = tensors[name]
+        if is_damaged:
+            tensors[name] = (dtype, shape, b"\xff" + data[1:])  # no number
+        st.write(path, tensors)
+        return ["--checkpoint", folder, "--tokens", "16", "--ranks", "2", "--deadline", "60"]
+
+    def test_a_spawned_rank_that_fails_early_ends_all(self):
+        begin = time.monotonic()
+        result = run(*self.damaged_checkpoint(), "--spawn", "--json")
+        self.assertLess(time.monotonic() - begin, 5)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        report = json.loads(result.stdout)
+        self.assertEqual(report["error"], "bad_input")
+        self.assertIn("expert 23", report["reason"])
+        self.assertEqual(report["ranks"][1]["exit_code"], 2)
+        self.assert_nothing_left()
+
+    def copy_of_layer(self, name, changed=None):
+        """The layer in another folder, with the first byte of one tensor changed."""
+        folder = self.path(name)
+        shutil.copytree(self.path("layer"), folder)
+        if changed is not None:
+            path = os.path.join(folder, "model.safetensors")
+            tensors = st.read(path)
+            dtype, shape, data = tensors[changed]
+            tensors[changed] = (dtype, shape, bytes([data[0] ^ 1]) + data[1:])
+            st.write(path, tensors)
+        return folder
+
+    def packed(self, folder, name):
+        """The files of both ranks."""
+        paths = [self.path(f"{name}{rank}") for rank in (0, 1)]
+        for rank, path in enumerate(paths):
+            subprocess.run([COMMAND, "pack", "--checkpoint", folder, "--ranks", "2", "--rank",
+                            str(rank), "--out", path], check=True, capture_output=True)
+        return paths
+
+    def assert_all_refuse(self, results, words):
+        self.assertEqual([result.returncode for result in results], [2, 2], results[0].stdout)
+        self.assertIn(words, results[0].stderr)
+        self.assertEqual(results[0].stderr, results[1].stderr)
+        self.assert_nothing_left()
+
+    def test_weights_are_compared_and_paths_are_not(self):
+        arguments = self.damaged_checkpoint(is_damaged=False)[2:]
+        here = self.path("layer")
+        there = self.copy_of_layer("there")
+        # A tensor of an expert that rank 0 alone packs: rank 1 sees it all the same.
+        other = self.copy_of_layer("other", "layers.0.ffn.experts.0.w1.weight")
+        for of_rank_1, words in [
+                (["--checkpoint", there], None),
+                (["--packed", *self.packed(there, "same")], None),
+                (["--checkpoint", other], "session: ranks differ: fingerprint of the weights = "),
+                (["--packed", *self.packed(other, "else")],
+                 "session: ranks differ: fingerprint of the weights = "),
+        ]:
+            for of_rank_0 in (["--checkpoint", here], ["--packed", *self.packed(here, "here")]):
+                with self.subTest(of_rank_0=of_rank_0[0], of_rank_1=of_rank_1):
+                    results = self.by_hand([0, 1], *arguments,
+                                           options_of={0: of_rank_0, 1: of_rank_1})
+                    if words is not None:
+                        self.assert_all_refuse(results, words)
+                        continue
+                    self.assertEqual([result.returncode for result in results], [0, 0],
+                                     results[0].stderr)
+                    self.assertTrue(results[0].stdout.endswith("verified\n"))
+
+    def rank_whose_checkpoint_has_gone(self, arguments):
+        """A spawned run whose rank 1 finds no checkpoint; None: it was faster than this test."""
+        process = start(*arguments, "--spawn", "--json")
+        wait_until(lambda: len(children_of(process.pid)) == 2)
+        late = children_of(process.pid)[1]
+        os.kill(late, signal.SIGSTOP)
+        wait_until(lambda: glob.glob(self.path("gcmoe-*/rank0")))
+        os.rename(self.path("layer"), self.path("gone"))
+        begin = time.monotonic()
+        os.kill(late, signal.SIGCONT)
+        result = finish(process)
+        os.rename(self.path("gone"), self.path("layer"))
+        self.assertLess(time.monotonic() - begin, 5)
+        return result if result.returncode != 0 else None
+
+    def test_a_spawned_rank_that_fails_before_it_joins_ends_all(self):
+        arguments = self.damaged_checkpoint(is_damaged=False)
+        results = (self.rank_whose_checkpoint_has_gone(arguments) for _ in range(20))
+        result = next(result for result in results if result is not None)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        report = json.loads(result.stdout)
+        self.assertEqual(report["error"], "bad_input")
+        self.assertIn("--checkpoint", report["reason"])
+        self.assertEqual(report["ranks"][1]["exit_code"], 2)
+        self.assertEqual(report["ranks"][0]["signal"], signal.SIGTERM)
+        self.assert_nothing_left()
+
+    def test_a_rank_by_hand_that_fails_early_tells_the_others(self):
+        begin = time.monotonic()
+        results = self.by_hand([0, 1], *self.damaged_checkpoint())
+        self.assertLess(time.monotonic() - begin, 5)
+        self.assertEqual([result.returncode for result in results], [2, 2])
+        self.assertIn("session: rank 1: ", results[0].stderr)
+        self.assertIn("expert 23", results[0].stderr)
+        self.assertEqual(results[0].stderr, results[1].stderr)
+        self.assert_nothing_left()
 
     def test_every_rank_says_in_json_what_it_did(self):
         results = self.by_hand([0, 1], *TINY, "--ranks", "2", "--json")

@@ -1,6 +1,7 @@
 // A rank 0 that says what no rank 0 says: nothing of it is believed, and nobody waits for ever.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 
 #include <atomic>
 #include <chrono>
@@ -33,7 +34,7 @@ class FakeChair {
   public:
     using Script = std::function<void(const FakeChair&, int socket)>;
 
-    FakeChair() { EXPECT_TRUE(OwnedFolder::open(path_.path(), false, &folder_).ok()); }
+    FakeChair() { EXPECT_TRUE(OwnedFolder::open(path_.path(), false, 1, &folder_).ok()); }
     [[nodiscard]] Identity self() const { return {0, kRanks, folder_.token()}; }
     static void say(int socket, const Bytes& bytes, int attached = -1) {
         EXPECT_TRUE(send_packet(socket, bytes, attached, Deadline(1)));
@@ -52,7 +53,7 @@ class FakeChair {
         std::thread chair([&] { serve(script, is_over); });
         const auto begin = std::chrono::steady_clock::now();
         Visit visit;
-        MeetingAttendee attendee({kVisitor, kRanks, folder_.token()}, socket_path(path_.path()));
+        MeetingAttendee attendee({kVisitor, kRanks, folder_.token()}, path_.path(), true);
         Hello hello;
         hello.subject = "workspace 'w'";
         Agreed agreed;
@@ -146,6 +147,59 @@ TEST(FakeChair, PacketsOfOthersAreRefused) {
             EXPECT_TRUE(visit.taken.empty()) << i;
         }
     }
+}
+
+// The folder has changed hands between a look at its token and the word of its rank 0.
+TEST(FakeChair, OfAnotherSessionIsAskedAgain) {
+    FakeChair chair;
+    int num_visits = 0;
+    const Visit visit = chair.visit(2, [&num_visits](const FakeChair& own, int socket) {
+        const Identity other{0, kRanks, {{1, 2}}};
+        const Status refusal(Code::kBadInput, "of another session");
+        if (num_visits++ == 0) {
+            return FakeChair::say(socket, encode_status(other, PacketKind::kVerdict, refusal));
+        }
+        own.welcome(socket);
+        own.agree(socket);
+        FakeChair::say(socket, encode_status(own.self(), PacketKind::kVerdict, {}));
+    });
+    EXPECT_TRUE(visit.status.ok()) << visit.status.message();
+    EXPECT_EQ(num_visits, 2);
+}
+
+// A chair with too many connections hangs up on who has said nothing yet, its process may end, and
+// what it says may be no packet: until it is welcome, a rank comes again.
+TEST(FakeChair, ThatHangsUpIsVisitedAgain) {
+    FakeChair chair;
+    int num_visits = 0;
+    const Visit visit = chair.visit(5, [&num_visits](const FakeChair& own, int socket) {
+        ++num_visits;
+        if (num_visits == 2) FakeChair::say(socket, Bytes(3, 0x55));
+        if (num_visits < 4) {
+            EXPECT_EQ(::shutdown(socket, SHUT_RDWR), 0);
+            return;
+        }
+        own.welcome(socket);
+        own.agree(socket);
+        FakeChair::say(socket, encode_status(own.self(), PacketKind::kVerdict, {}));
+    });
+    EXPECT_TRUE(visit.status.ok()) << visit.status.message();
+    EXPECT_EQ(num_visits, 4);
+    EXPECT_LT(visit.seconds, 1);
+}
+
+// Once it is welcome, its seat is lost with the connection.
+TEST(FakeChair, ThatHangsUpAfterItsWelcomeIsNotVisitedAgain) {
+    FakeChair chair;
+    int num_visits = 0;
+    const Visit visit = chair.visit(5, [&num_visits](const FakeChair& own, int socket) {
+        ++num_visits;
+        own.welcome(socket);
+        EXPECT_EQ(::shutdown(socket, SHUT_RDWR), 0);
+    });
+    EXPECT_EQ(visit.status.code(), Code::kStalled);
+    EXPECT_EQ(visit.status.message(), "workspace 'w': rank 0 of 3 left while the ranks met");
+    EXPECT_EQ(num_visits, 1);
 }
 
 // An answer of another kind is no go-ahead.

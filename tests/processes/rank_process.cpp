@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <new>
@@ -98,13 +97,6 @@ Outcome unpack(const std::string& bytes) {
 }
 
 }  // namespace
-
-double most_seconds(double limit_s) {
-    double load = 0;
-    const bool is_busy =
-        ::getloadavg(&load, 1) == 1 && load > 2 * std::thread::hardware_concurrency();
-    return limit_s + (is_busy ? 4 : 1);
-}
 
 int culprit_of(const StallReport& report) {
     if (report.cause != StallCause::kPeerFault) return report.peer;

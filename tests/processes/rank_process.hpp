@@ -34,9 +34,9 @@ struct Outcome {
     }
 };
 
-// What a fault may cost the others: the limit and a second. On a machine with more than twice as
-// much work as cores ranks also wait for a core, which is nobody's fault.
-double most_seconds(double limit_s);
+// What a fault may cost the others: the limit and a second. ctest runs these tests alone
+// (tests/processes/LABELS): on a busy machine ranks also wait for a core.
+inline double most_seconds(double limit_s) { return limit_s + 1; }
 
 // Who a stall report blames in the end.
 int culprit_of(const StallReport& report);

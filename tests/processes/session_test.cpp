@@ -39,17 +39,24 @@ HostOptions host(const std::string& session, int rank, int num_ranks, double wai
     return options;
 }
 
-// One rank that comes and meets without a layer.
+// Meets without a layer; between the agreement and the start, `prepare` runs.
+Status meet(group::HostSession* session, group::Offer offer,
+            const std::function<void()>& prepare = {}) {
+    offer.subject = "workspace 'w'";
+    return session->meet(
+        std::move(offer), [](int, const SharedHandle&) {},
+        [&prepare](const group::Agreement&) {
+            if (prepare) prepare();
+            return Status();
+        });
+}
+
+// One rank that comes and meets.
 Status come(const HostOptions& options, group::Offer offer,
-            const std::function<void()>& between = {}) {
+            const std::function<void()>& prepare = {}) {
     std::unique_ptr<group::HostSession> session;
     GCMOE_RETURN_IF_ERROR(group::HostSession::open(options, &session));
-    offer.subject = "workspace 'w'";
-    group::Agreement agreement;
-    GCMOE_RETURN_IF_ERROR(session->meet(
-        std::move(offer), [](int, const SharedHandle&) {}, &agreement));
-    if (between) between();
-    return session->start({});
+    return meet(session.get(), std::move(offer), prepare);
 }
 
 // ---- what ranks must agree on
@@ -146,19 +153,25 @@ TEST(Meeting, AnotherNumberOfRanksIsNamedToAll) {
     for (const std::string& message : messages) EXPECT_EQ(message, messages[0]);
 }
 
+// An operator, and a rank of another build. The version is the first field that is compared.
 TEST(Meeting, AnotherVersionIsNamedToAll) {
+    const Shape shape = process_shape(2);
+    pack_before_fork(shape);
     const ScratchPath session;
-    std::vector<RankProcess> ranks;
-    for (int rank = 0; rank < 2; ++rank) {
-        ranks.emplace_back([&, rank](Outcome* out) {
-            group::Offer offer;
-            offer.configuration = {{"version", rank == 0 ? "1" : "2"}};
-            out->set(come(host(session.path(), rank, 2, 10), std::move(offer)));
-        });
-    }
-    for (RankProcess& rank : ranks) {
-        EXPECT_EQ(rank.wait().message,
-                  "workspace 'w': ranks differ: version = 1 on rank 0 but version = 2 on rank 1");
+    RankProcess zero([&](Outcome* out) {
+        RankSide side(shape, 0, session.path());
+        side.options.workspace = "w";
+        (void)side.run(1, out);
+        side.leave();
+    });
+    RankProcess one([&](Outcome* out) {
+        group::Offer offer;
+        offer.configuration = {{"version", "77"}};
+        out->set(come(host(session.path(), 1, 2, 10), std::move(offer)));
+    });
+    for (RankProcess* rank : {&zero, &one}) {
+        EXPECT_EQ(rank->wait().message,
+                  "workspace 'w': ranks differ: version = 1 on rank 0 but version = 77 on rank 1");
     }
 }
 

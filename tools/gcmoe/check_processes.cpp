@@ -44,17 +44,20 @@ Status gather_case(const reference::RankOutputs& own, CaseRun* run, CaseReport* 
     result.statistics.laps = report->laps;
     const int num_tokens = run->inputs[own_rank].num_tokens;
     if (own.act != nullptr) result.stages = copy_stages(run->shape, num_tokens, own);
+    const auto check = [run](int rank, const RankResult& one) {
+        // A rank that failed sends nothing.
+        const bool has_stages = !one.stages.act.empty() || !one.stages.y.empty();
+        const int rank_tokens = has_stages ? run->inputs[size_of(rank)].num_tokens : 0;
+        const ResultSizes known{run->suite_case.capacity, rank_tokens, has_stages, false};
+        return check_sizes(run->shape, known, one);
+    };
     std::vector<RankResult> all;
-    GCMOE_RETURN_IF_ERROR(gather_results(std::move(result), run->group->state().host.get(), &all));
+    GCMOE_RETURN_IF_ERROR(
+        gather_results(std::move(result), check, run->group->state().host.get(), &all));
     run->gathered.resize(run->ops.size());
     for (std::size_t rank = 1; rank < all.size(); ++rank) {
         RankResult& one = all[rank];
         if (!one.difference.empty()) note_failure(run, rank, one.difference);
-        // A rank that failed sends nothing.
-        if (!one.stages.act.empty() || !one.stages.y.empty()) {
-            GCMOE_RETURN_IF_ERROR(check_stages(run->shape, run->suite_case.capacity,
-                                               run->inputs[rank].num_tokens, true, one.stages));
-        }
         report->launch_s = std::max(report->launch_s, one.launch_s);
         report->laps = std::max(report->laps, one.statistics.laps);
         *can_judge = *can_judge && !one.stages.act.empty();

@@ -50,6 +50,19 @@ Status make_pipe(UniqueFd* read_end, UniqueFd* write_end) {
     ::_exit(kExecFailed);
 }
 
+std::string last_line(const std::string& text) {
+    const std::size_t end = text.find_last_not_of('\n');
+    if (end == std::string::npos) return {};
+    const std::size_t before = text.rfind('\n', end);
+    const std::size_t begin = before == std::string::npos ? 0 : before + 1;
+    return text.substr(begin, end + 1 - begin);
+}
+
+// "gcmoe run: why".
+bool is_error(const std::string& line) {
+    return line.rfind("gcmoe ", 0) == 0 && line.find(": ") != std::string::npos;
+}
+
 }  // namespace
 
 std::string ChildProcess::end_text() const {
@@ -60,14 +73,11 @@ std::string ChildProcess::end_text() const {
 }
 
 std::string ChildProcess::last_word() const {
-    std::size_t end = err_text.find_last_not_of('\n');
-    if (end == std::string::npos) return {};
-    const std::size_t before = err_text.rfind('\n', end);
-    std::string line = err_text.substr(before == std::string::npos ? 0 : before + 1);
-    line.erase(line.find_last_not_of('\n') + 1);
-    const std::size_t name = line.find(": ");
-    return line.rfind("gcmoe ", 0) == 0 && name != std::string::npos ? line.substr(name + 2) : line;
+    std::string line = last_line(err_text);
+    return is_error(line) ? line.substr(line.find(": ") + 2) : line;
 }
+
+bool ChildProcess::has_error() const { return is_error(last_line(err_text)); }
 
 Status start_child(const std::vector<std::string>& arguments, ChildProcess* out) {
     UniqueFd write_out;

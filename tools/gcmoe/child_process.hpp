@@ -27,6 +27,8 @@ struct ChildProcess {
     [[nodiscard]] std::string end_text() const;
     // The last line that the child wrote to stderr, without the command's name.
     [[nodiscard]] std::string last_word() const;
+    // That line is an error of the command.
+    [[nodiscard]] bool has_error() const;
 };
 
 // Runs this program with other arguments. The child ends when this process does.

@@ -1,5 +1,6 @@
 #include "console.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -100,9 +101,18 @@ Status option_error(std::string_view option, std::string_view value, std::string
     return {Code::kBadInput, fmt::format("{}{}{}: {}", option, space, value, problem)};
 }
 
+void hold_standard_streams() {
+    const int ways[] = {O_RDONLY, O_RDONLY, O_WRONLY};  // writing to such a stdout fails
+    for (const int number : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+        if (::fcntl(number, F_GETFD) < 0) (void)::open("/dev/null", ways[number]);
+    }
+}
+
+void print_aside(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stderr); }
+
 void print_error(std::string_view subcommand, std::string_view message) {
     const std::string_view space = subcommand.empty() ? "" : " ";
-    fmt::print(stderr, "gcmoe{}{}: {}\n", space, subcommand, message);
+    print_aside(fmt::format("gcmoe{}{}: {}\n", space, subcommand, message));
 }
 
 void print_json(const nlohmann::ordered_json& object) {
@@ -138,10 +148,10 @@ ProgressBar::ProgressBar(std::string label, std::uint64_t total, bool forced)
 ProgressBar::~ProgressBar() {
     if (!drawn_) return;
     if (on_terminal_) {
-        fmt::print(stderr, "\r\x1b[K");
+        print_aside("\r\x1b[K");
     } else {
         const std::chrono::duration<double> passed = Clock::now() - begin_;
-        fmt::print(stderr, "{}: {}/{} in {:.1f} s\n", label_, done_, total_, passed.count());
+        print_aside(fmt::format("{}: {}/{} in {:.1f} s\n", label_, done_, total_, passed.count()));
     }
     std::fflush(stderr);
 }
@@ -160,12 +170,12 @@ void ProgressBar::draw() {
     const double share =
         total_ == 0 ? 1.0 : static_cast<double>(done_) / static_cast<double>(total_);
     if (!on_terminal_) {
-        fmt::print(stderr, "{}: {}/{}\n", label_, done_, total_);
+        print_aside(fmt::format("{}: {}/{}\n", label_, done_, total_));
         return;
     }
     const int filled = static_cast<int>(share * kBarColumns);
-    fmt::print(stderr, "\r{} [{:#<{}}{:.<{}}] {}/{}\x1b[K", label_, "", filled, "",
-               kBarColumns - filled, done_, total_);
+    print_aside(fmt::format("\r{} [{:#<{}}{:.<{}}] {}/{}\x1b[K", label_, "", filled, "",
+                            kBarColumns - filled, done_, total_));
     std::fflush(stderr);
 }
 

@@ -33,6 +33,14 @@ inline constexpr int kExitStalled = 3;   // a bounded wait ran out
 [[nodiscard]] Status option_error(std::string_view option, std::string_view value,
                                   std::string_view problem);
 
+// Gives standard streams that nobody has opened their numbers back, so that no file of ours gets
+// one of them: reading finds nothing, what is said aside is lost, and a report that is lost shows
+// as one that cannot be written. Callers: main, before any file is opened.
+void hold_standard_streams();
+
+// On stderr. What cannot be said there is lost; it never changes what the command does.
+void print_aside(std::string_view text);
+
 // "gcmoe run: <message>" on stderr.
 void print_error(std::string_view subcommand, std::string_view message);
 

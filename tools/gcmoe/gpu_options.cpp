@@ -83,7 +83,9 @@ void prepare_queues(const std::string& backend, const ConsoleOptions& console) {
     constexpr const char* kVariable = "CUDA_DEVICE_MAX_CONNECTIONS";
     if (backend != "cuda" || cubins().empty() || std::getenv(kVariable) != nullptr) return;
     setenv(kVariable, "32", 0);
-    if (!console.json) fmt::print(stderr, "gcmoe: {}=32 (two hardware queues a rank)\n", kVariable);
+    if (!console.json) {
+        print_aside(fmt::format("gcmoe: {}=32 (two hardware queues a rank)\n", kVariable));
+    }
 }
 
 reference::Tolerance tolerance_of(const std::string& backend) {

@@ -119,6 +119,7 @@ int parse_and_run(CLI::App& app, int argc, char** argv, const int& exit_code) {
             {Code::kUnsupported, fmt::format("the system has no more threads: {}", error.what())},
             json);
     } catch (const std::exception& error) {
+        if (std::ferror(stdout) != 0) return kExitBadInput;  // main says why
         return report_error("", {Code::kInternal, error.what()}, json);
     }
 }
@@ -128,6 +129,7 @@ int parse_and_run(CLI::App& app, int argc, char** argv, const int& exit_code) {
 
 int main(int argc, char** argv) {
     using namespace gcmoe::cli;
+    hold_standard_streams();
     CLI::App app{
         "GC-MoE: the decode step of a mixture-of-experts layer over expert-parallel ranks.",
         "gcmoe"};

@@ -93,6 +93,10 @@ Status open_packed_files(const std::vector<std::string>& paths, PackedFiles* out
 void use_packed_layer(const PackedFiles& files, Layer* out) {
     const PackedLayer& layer = files.front()->layer();
     out->title = fmt::format("packed for {} ranks: {}", files.size(), files.front()->path());
+    out->identify = [identity = layer.identity](checkpoint::LayerIdentity* known) {
+        *known = identity;
+        return Status();
+    };
     out->shape = layer.shape;
     out->hidden = layer.model_hidden;
     out->inter = layer.model_inter;

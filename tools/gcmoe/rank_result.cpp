@@ -3,9 +3,10 @@
 #include <fmt/format.h>
 
 #include <cstring>
-#include <type_traits>
 #include <utility>
 
+#include "base/byte_stream.hpp"
+#include "base/status_of.hpp"
 #include "cpu/shared_memory.hpp"
 #include "gcmoe_version.hpp"
 
@@ -42,75 +43,24 @@ void visit_fields(Result* result, const Visit& visit) {
     visit(&result->difference);
 }
 
-struct Writer {
-    std::vector<std::uint8_t>* bytes;
-
-    void append(const void* from, std::size_t size) const {
-        const std::size_t at = bytes->size();
-        bytes->resize(at + size);
-        if (size > 0) std::memcpy(bytes->data() + at, from, size);
-    }
-    template <class T>
-    void operator()(const T* value) const {
-        if constexpr (std::is_trivially_copyable_v<T>) {
-            append(value, sizeof(T));
-        } else {
-            const std::uint64_t count = value->size();
-            append(&count, sizeof(count));
-            append(value->data(), count * sizeof(*value->data()));
-        }
-    }
-};
-
-// Past the end everything is empty, and `whole` false.
-struct Reader {
-    const std::uint8_t* bytes;
-    std::uint64_t left;
-    bool whole = true;
-
-    void take(void* to, std::uint64_t size) {
-        whole = whole && size <= left;
-        if (!whole || size == 0) return;
-        std::memcpy(to, bytes, size);
-        bytes += size;
-        left -= size;
-    }
-    template <class T>
-    void operator()(T* value) {
-        if constexpr (std::is_trivially_copyable_v<T>) {
-            take(value, sizeof(T));
-        } else {
-            std::uint64_t count = 0;
-            take(&count, sizeof(count));
-            whole = whole && count <= left / sizeof(*value->data());
-            value->resize(whole ? count : 0);
-            take(value->data(), value->size() * sizeof(*value->data()));
-        }
-    }
-};
-
 Status read_result(const SharedHandle& handle, RankResult* out) {
     cpu::SharedMemory memory;
     GCMOE_RETURN_IF_ERROR(cpu::SharedMemory::map(handle, handle.bytes, &memory));
-    Reader reader{memory.data(), memory.size()};
-    visit_fields(out, [&reader](auto* field) { reader(field); });
-    if (reader.whole && reader.left == 0) return {};
+    ByteReader reader(memory.data(), memory.size());
+    visit_fields(out, [&reader](auto* field) { reader.get(field); });
+    if (reader.is_whole()) return {};
     return {Code::kBadInput,
             fmt::format("a rank's result of {} bytes is not as long as it says", memory.size())};
 }
 
 Status share_result(const RankResult& result, SharedHandle* out) {
-    std::vector<std::uint8_t> bytes;
-    visit_fields(&result, Writer{&bytes});
+    ByteWriter writer;
+    visit_fields(&result, [&writer](const auto* field) { writer.put(*field); });
+    const std::vector<std::uint8_t> bytes = writer.take();
     cpu::SharedMemory memory;
     GCMOE_RETURN_IF_ERROR(cpu::SharedMemory::create(bytes.size(), &memory));
     std::memcpy(memory.data(), bytes.data(), bytes.size());
     return memory.share(out);
-}
-
-Status meet(group::Offer offer, const group::TakeHandle& take, HostSession* session) {
-    group::Agreement agreement;
-    return session->meet(std::move(offer), take, &agreement);
 }
 
 }  // namespace
@@ -142,9 +92,10 @@ reference::RankStages copy_stages(const Shape& shape, int num_tokens,
     return stages;
 }
 
-Status check_stages(const Shape& shape, int max_tokens, int num_tokens, bool has_stages,
-                    const reference::RankStages& stages) {
-    const std::size_t tokens = has_stages ? size_of(max_tokens) : 0;
+Status check_sizes(const Shape& shape, const ResultSizes& known, const RankResult& result) {
+    const reference::RankStages& stages = result.stages;
+    const std::size_t tokens = known.has_stages ? size_of(known.max_tokens) : 0;
+    const std::size_t local_experts = size_of(shape.num_experts / shape.num_ranks);
     const std::size_t slots = tokens * size_of(shape.topk);
     const std::size_t all_slots = slots * size_of(shape.num_ranks);
     const std::size_t hidden = size_of(shape.hidden);
@@ -155,14 +106,16 @@ Status check_stages(const Shape& shape, int max_tokens, int num_tokens, bool has
         std::size_t wanted;
     } sizes[] = {
         {"max_tokens", size_of(stages.max_tokens), tokens},
-        {"num_tokens", size_of(stages.num_tokens), size_of(num_tokens)},
+        {"num_tokens", size_of(stages.num_tokens), size_of(known.num_tokens)},
         {"act", stages.act.size(), all_slots * size_of(shape.inter)},
         {"act_scale", stages.act_scale.size(), all_slots * size_of(shape.inter / 128)},
         {"combine", stages.combine.size(), slots * hidden},
         {"shared_act", stages.shared_act.size(), tokens * shared},
         {"shared_act_scale", stages.shared_act_scale.size(), tokens * (shared / 128)},
         {"shared_row", stages.shared_row.size(), shared > 0 ? tokens * hidden : 0},
-        {"y", stages.y.size(), size_of(num_tokens) * hidden},
+        {"y", stages.y.size(), size_of(known.num_tokens) * hidden},
+        {"expert_rows", result.statistics.expert_rows.size(),
+         known.has_statistics ? local_experts : 0},
     };
     for (const auto& one : sizes) {
         if (one.found == one.wanted) continue;
@@ -172,23 +125,44 @@ Status check_stages(const Shape& shape, int max_tokens, int num_tokens, bool has
     return {};
 }
 
-Status gather_results(RankResult own, HostSession* session, std::vector<RankResult>* all) {
+group::Configuration results_configuration() {
+    return {{"build", fmt::format("{} ({})", kVersion, kCommit)}};
+}
+
+Status gather_results(RankResult own, const CheckResult& check, HostSession* session,
+                      std::vector<RankResult>* all) {
     group::Offer offer;
     offer.subject = "results";
-    offer.configuration = {{"build", fmt::format("{} ({})", kVersion, kCommit)}};
+    offer.configuration = results_configuration();
     const bool collects = session->options().rank == 0;
     if (!collects) offer.failure = share_result(own, &offer.handle);
     std::vector<RankResult> results;
     if (collects) results.resize(size_of(session->options().num_ranks));
     Status taken;
     const auto take = [&](int rank, const SharedHandle& handle) {
-        if (collects && taken.ok()) taken = read_result(handle, &results[size_of(rank)]);
+        RankResult* result = collects ? &results[size_of(rank)] : nullptr;
+        if (collects && taken.ok()) taken = read_result(handle, result);
+        if (collects && taken.ok()) taken = check(rank, *result);
     };
-    GCMOE_RETURN_IF_ERROR(meet(std::move(offer), take, session));
-    GCMOE_RETURN_IF_ERROR(session->start(taken));
+    const auto prepare = [&taken](const group::Agreement&) { return taken; };
+    GCMOE_RETURN_IF_ERROR(session->meet(std::move(offer), take, prepare));
     if (collects) results[0] = std::move(own);
     *all = std::move(results);
     return {};
+}
+
+Status or_decline(HostSession* session, const std::function<Status()>& step) {
+    if (session == nullptr) return step();
+    const Status own = status_of(step);
+    if (own.ok()) return own;
+    group::Offer offer;
+    offer.subject = "session";
+    offer.failure = own;
+    const Status told = session->meet(
+        std::move(offer), [](int, const SharedHandle&) {},
+        [&own](const group::Agreement&) { return own; });
+    // Rank 0 may have ended before; what this rank knows is more than that.
+    return told.code() == Code::kStalled ? own : told;
 }
 
 Status meet_ranks(const std::string& subject, group::Configuration fields, HostSession* session) {
@@ -196,9 +170,9 @@ Status meet_ranks(const std::string& subject, group::Configuration fields, HostS
     offer.subject = subject;
     offer.configuration = std::move(fields);
     offer.configuration.emplace_back("build", fmt::format("{} ({})", kVersion, kCommit));
-    GCMOE_RETURN_IF_ERROR(meet(
-        std::move(offer), [](int, const SharedHandle&) {}, session));
-    return session->start({});
+    return session->meet(
+        std::move(offer), [](int, const SharedHandle&) {},
+        [](const group::Agreement&) { return Status(); });
 }
 
 }  // namespace gcmoe::cli

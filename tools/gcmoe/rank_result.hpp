@@ -2,6 +2,7 @@
 // and report for all.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -24,14 +25,34 @@ struct RankResult {
 reference::RankStages copy_stages(const Shape& shape, int num_tokens,
                                   const reference::RankOutputs& from);
 
-// Sizes of what a peer sent, not believed: y of `num_tokens` tokens, and every stage or none.
-// Errors: kBadInput with both sizes.
-Status check_stages(const Shape& shape, int max_tokens, int num_tokens, bool has_stages,
-                    const reference::RankStages& stages);
+// What this process knows about a peer's result before it comes.
+struct ResultSizes {
+    int max_tokens = 0;
+    int num_tokens = 0;
+    bool has_stages = true;      // else y alone
+    bool has_statistics = true;  // else no expert_rows
+};
 
-// Collective over a host group. On rank 0 `all` gets every rank's result, its own too; elsewhere it
-// stays empty. Errors: those of a meeting, kUnsupported (no shared memory).
-Status gather_results(RankResult own, group::HostSession* session, std::vector<RankResult>* all);
+// What a peer sent is not believed: every size is compared before use. Errors: kBadInput with both
+// sizes.
+Status check_sizes(const Shape& shape, const ResultSizes& known, const RankResult& result);
+
+// What ranks that hand over results must have in common.
+group::Configuration results_configuration();
+
+// Rank 0's word about a peer's result: check_sizes with what it knows about that rank.
+using CheckResult = std::function<Status(int rank, const RankResult& result)>;
+
+// Collective over a host group. On rank 0 `all` gets every rank's result, its own too, if `check`
+// passes those of the others; elsewhere it stays empty. Errors, the same on every rank: those of a
+// meeting and of `check`, kUnsupported (no shared memory).
+Status gather_results(RankResult own, const CheckResult& check, group::HostSession* session,
+                      std::vector<RankResult>* all);
+
+// Runs what a rank does by itself before the ranks meet next. If it fails, the others hear why at
+// that meeting instead of waiting. session: null = ranks are no processes. Errors: those of `step`,
+// what it throws, a failure that another rank brings.
+Status or_decline(group::HostSession* session, const std::function<Status()>& step);
 
 // Collective: nobody goes on before all ranks have come. `fields` must be equal on all ranks.
 Status meet_ranks(const std::string& subject, group::Configuration fields,

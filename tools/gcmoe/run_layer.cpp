@@ -105,8 +105,17 @@ void add_report(const PackReport& part, PackReport* sum) {
     sum->worst_change = std::max(sum->worst_change, part.worst_change);
 }
 
-// Ranks as processes: what they must have in common beyond what the operator compares.
+// Null: the ranks are no processes, or have not met.
+group::HostSession* host_session(const LayerRun& run) {
+    return run.group == nullptr ? nullptr : run.group->state().host.get();
+}
+
+// Ranks as processes: what they must have in common beyond what the operator compares. Where each
+// has its checkpoint or packed files does not count, what is in them does.
 Status meet_before_launches(const RunOptions& options, const LayerRun& run) {
+    group::HostSession* session = host_session(run);
+    checkpoint::LayerIdentity identity;
+    GCMOE_RETURN_IF_ERROR(or_decline(session, [&] { return run.layer.identify(&identity); }));
     const Shape& shape = run.layer.shape;
     std::uint64_t hash = 0;
     for (const RankInputs& inputs : run.inputs) {
@@ -122,12 +131,18 @@ Status meet_before_launches(const RunOptions& options, const LayerRun& run) {
         hash = numerics::hash_combine(hash, rows);
     }
     return meet_ranks("session",
-                      {{"layer", run.layer.title},
+                      {{"layer", fmt::format("{} of {}", identity.layer_idx, identity.model)},
+                       {"hidden", std::to_string(shape.hidden)},
+                       {"inter", std::to_string(shape.inter)},
+                       {"num_experts", std::to_string(shape.num_experts)},
+                       {"shared_inter", std::to_string(shape.shared_inter)},
+                       {"fingerprint of the weights", fmt::format("{:016x}", identity.fingerprint)},
+                       {"quantize", options.layer.quantize.value_or("no")},
                        {"ranks", std::to_string(shape.num_ranks)},
                        {"tokens and routing", fmt::format("{:016x}", hash)},
                        {"launches", std::to_string(options.launches)},
                        {"verify", options.no_verify ? "no" : "yes"}},
-                      run.group->state().host.get());
+                      session);
 }
 
 Status create_operators(const RunOptions& options, LayerRun* run) {
@@ -252,6 +267,33 @@ Status load_packed(const RunOptions& options, LayerRun* run) {
     return {};
 }
 
+Status pack_source(const RunOptions& options, LayerRun* run) {
+    const Shape& shape = run->layer.shape;
+    PackOptions pack_options;
+    pack_options.allow_inexact = options.allow_inexact;
+    pack_options.only_experts = run->touched;
+    if (run->touched.empty()) {  // an empty list would mean all of them
+        const std::vector<int>& present = run->layer.present_experts;
+        pack_options.only_experts = {present.empty() ? 0 : present.front()};
+    }
+    ProgressBar bar("packing experts", pack_options.only_experts.size(), options.console.progress);
+    run->source->on_expert([&bar] { bar.advance(); });
+    Status status;
+    run->weights.resize(size_of(shape.num_ranks));
+    for (const int rank : run->own_ranks) {
+        PackReport report;
+        status = PackedWeights::pack(*run->source, shape, rank, pack_options,
+                                     &run->weights[size_of(rank)], &report);
+        if (!status.ok()) break;
+        add_report(report, &run->packed);
+    }
+    run->source->on_expert({});
+    if (status.code() == Code::kInexact) {
+        return {status.code(), status.message() + " (--allow-inexact rounds and counts)"};
+    }
+    return status;
+}
+
 }  // namespace
 
 reference::RankOutputs own_stages(const Shape& shape, const RankOutput& output, Operator* op) {
@@ -291,35 +333,13 @@ Status prepare_inputs(const RunOptions& options, LayerRun* run) {
     } else {
         for (int rank = 0; rank < num_ranks; ++rank) run->own_ranks.push_back(rank);
     }
-    return check_present(options, *run);
+    return or_decline(host_session(*run), [&] { return check_present(options, *run); });
 }
 
 Status pack_weights(const RunOptions& options, LayerRun* run) {
-    if (!run->packed_files.empty()) return load_packed(options, run);
-    const Shape& shape = run->layer.shape;
-    PackOptions pack_options;
-    pack_options.allow_inexact = options.allow_inexact;
-    pack_options.only_experts = run->touched;
-    if (run->touched.empty()) {  // an empty list would mean all of them
-        const std::vector<int>& present = run->layer.present_experts;
-        pack_options.only_experts = {present.empty() ? 0 : present.front()};
-    }
-    ProgressBar bar("packing experts", pack_options.only_experts.size(), options.console.progress);
-    run->source->on_expert([&bar] { bar.advance(); });
-    Status status;
-    run->weights.resize(size_of(shape.num_ranks));
-    for (const int rank : run->own_ranks) {
-        PackReport report;
-        status = PackedWeights::pack(*run->source, shape, rank, pack_options,
-                                     &run->weights[size_of(rank)], &report);
-        if (!status.ok()) break;
-        add_report(report, &run->packed);
-    }
-    run->source->on_expert({});
-    if (status.code() == Code::kInexact) {
-        return {status.code(), status.message() + " (--allow-inexact rounds and counts)"};
-    }
-    return status;
+    return or_decline(host_session(*run), [&] {
+        return run->packed_files.empty() ? pack_source(options, run) : load_packed(options, run);
+    });
 }
 
 Status launch_layer(const RunOptions& options, LayerRun* run) {
@@ -360,13 +380,16 @@ Status gather_ranks(const RunOptions& options, LayerRun* run) {
         own.stages.y = output.y;
     }
     std::vector<RankResult> all;
-    GCMOE_RETURN_IF_ERROR(gather_results(std::move(own), run->group->state().host.get(), &all));
+    const auto check = [&](int peer, const RankResult& result) {
+        return check_sizes(
+            run->layer.shape,
+            {run->capacity, run->inputs[size_of(peer)].num_tokens, !options.no_verify, true},
+            result);
+    };
+    GCMOE_RETURN_IF_ERROR(gather_results(std::move(own), check, host_session(*run), &all));
     run->gathered.resize(run->ops.size());
     for (std::size_t peer = 1; peer < all.size(); ++peer) {
         RankResult& result = all[peer];
-        GCMOE_RETURN_IF_ERROR(check_stages(run->layer.shape, run->capacity,
-                                           run->inputs[peer].num_tokens, !options.no_verify,
-                                           result.stages));
         std::copy(result.stages.y.begin(), result.stages.y.end(), run->outputs[peer].y.begin());
         run->gathered[peer] = std::move(result.stages);
         run->statistics[peer] = std::move(result.statistics);

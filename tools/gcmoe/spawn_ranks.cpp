@@ -15,7 +15,7 @@
 #include <fstream>
 #include <iterator>
 #include <system_error>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "child_process.hpp"
@@ -33,6 +33,8 @@ constexpr double kLongestWait = 1.125;  // in deadlines: waits behind the counts
 // Ranks that use less of a processor than this per look at them are not working.
 constexpr double kWorkSeconds = 0.001;
 constexpr std::chrono::milliseconds kLook{250};
+// What one rank has found makes the run impossible: the others may say so, too, if they do at once.
+constexpr double kToldSeconds = 0.5;
 // Between asking a rank to end and making it.
 constexpr double kTermSeconds = 1;
 constexpr int kPassedOn[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
@@ -127,6 +129,15 @@ class SignalStream {
     UniqueFd stream_;
 };
 
+// Ended by itself, with an error that is no stall: the others cannot come to their end without it.
+bool gave_up(const ChildProcess& child) {
+    if (child.was_ended || child.exit_code <= kExitDone || child.exit_code == kExitStalled) {
+        return false;
+    }
+    // A rank that came to its end and found a difference has reported; that is no error.
+    return child.exit_code != kExitFailed || child.has_error();
+}
+
 class Ranks {
   public:
     explicit Ranks(const SpawnRequest& request) : request_(request) {}
@@ -154,6 +165,11 @@ class Ranks {
                 passed_on = number;
                 may_go_on_ = false;
                 end_by(kGraceSeconds);
+            }
+            if (may_go_on_ && std::any_of(children_.begin(), children_.end(), gave_up)) {
+                may_go_on_ = false;
+                has_end_ = false;
+                end_by(kToldSeconds);
             }
             const auto failed = [](const ChildProcess& child) {
                 return child.has_ended && child.exit_code != kExitDone;
@@ -235,19 +251,29 @@ class Ranks {
     double used_ = 0;  // of processors, by the ranks that run, at the last look
 };
 
+// How near an end is to the reason for all others': the smaller, the nearer.
+int distance_of(const ChildProcess& child) {
+    if (child.exit_code == kExitDone) return 5;
+    if (child.was_ended) return 4;
+    if (gave_up(child)) return 0;
+    if (child.exit_code != kExitStalled) return 3;
+    const bool was_told = child.last_word().find("gave up first") != std::string::npos;
+    return was_told ? 2 : 1;
+}
+
+const ChildProcess& first_failed(const std::vector<ChildProcess>& children) {
+    const auto is_nearer = [](const ChildProcess& one, const ChildProcess& other) {
+        return std::pair(distance_of(one), one.end_order) <
+               std::pair(distance_of(other), other.end_order);
+    };
+    return *std::min_element(children.begin(), children.end(), is_nearer);
+}
+
 // What a rank's end means for all.
 int summary_code(const std::vector<ChildProcess>& children) {
-    const auto has = [&children](int code) {
-        return std::any_of(children.begin(), children.end(),
-                           [code](const ChildProcess& child) { return child.exit_code == code; });
-    };
-    for (const int code : {kExitStalled, kExitBadInput}) {
-        if (has(code)) return code;
-    }
-    const bool all_done =
-        std::all_of(children.begin(), children.end(),
-                    [](const ChildProcess& child) { return child.exit_code == kExitDone; });
-    return all_done ? kExitDone : kExitFailed;
+    const int code = first_failed(children).exit_code;
+    const bool has_meaning = code == kExitDone || code == kExitBadInput || code == kExitStalled;
+    return has_meaning ? code : kExitFailed;
 }
 
 const char* error_name(int code) {
@@ -255,24 +281,12 @@ const char* error_name(int code) {
     return code == kExitBadInput ? code_name(Code::kBadInput) : "rank_lost";
 }
 
-// One sentence for all: what a rank found by itself, what it was told, or who was killed.
+// One sentence for all: what that rank said, or how it ended.
 std::string reason_of(const std::vector<ChildProcess>& children) {
-    for (const bool by_itself : {true, false}) {
-        for (const ChildProcess& child : children) {
-            const std::string word = child.last_word();
-            const bool was_told = word.find("gave up first") != std::string::npos;
-            if (child.exit_code <= kExitDone || word.empty() || (by_itself && was_told)) continue;
-            return word;
-        }
-    }
-    const auto is_before = [](const ChildProcess& one, const ChildProcess& other) {
-        const auto key = [](const ChildProcess& child) {
-            return std::tuple(child.exit_code == kExitDone, child.was_ended, child.end_order);
-        };
-        return key(one) < key(other);
-    };
-    const auto first = std::min_element(children.begin(), children.end(), is_before);
-    return fmt::format("rank {} ended with {}", first - children.begin(), first->end_text());
+    const ChildProcess& first = first_failed(children);
+    const std::string word = first.last_word();
+    if (first.exit_code > kExitDone && !word.empty()) return word;
+    return fmt::format("rank {} ended with {}", &first - children.data(), first.end_text());
 }
 
 bool all_say_the_same(const std::vector<ChildProcess>& children) {
@@ -291,7 +305,7 @@ void print_failure(const SpawnRequest& request, const std::vector<ChildProcess>&
             table.add({std::to_string(rank), std::to_string(child.pid), child.end_text(),
                        child.last_word()});
         }
-        fmt::print(stderr, "{}", table.text(4));
+        print_aside(table.text(4));
     }
     if (!request.json) return;
     nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
@@ -330,7 +344,7 @@ Status spawn_ranks(const SpawnRequest& request, int* exit_code) {
         passed_on = ranks.wait_for_all(signals);
         *exit_code = summary_code(ranks.children());
         if (has_report(ranks.children())) {
-            fmt::print(stderr, "{}", ranks.children().front().err_text);
+            print_aside(ranks.children().front().err_text);
             fmt::print("{}", ranks.children().front().out_text);
         } else {
             print_failure(request, ranks.children(), *exit_code);

@@ -16,9 +16,9 @@ struct SpawnRequest {
 };
 
 // Starts this process's own command line once for every rank, with --rank and --session instead of
-// --spawn. Leaves the exit code: rank 0's if all ranks came to their end; else 3 if a rank stalled,
-// 2 if one had bad input, 1. Ends this process by the signal that it was sent, after all ranks have
-// ended. Errors: kUnsupported (no folder, no process).
+// --spawn. Leaves the exit code: rank 0's if all ranks came to their end; else that of the first
+// rank with an error of its own, 3 if one stalled, 1. Ends this process by the signal that it was
+// sent, after all ranks have ended. Errors: kUnsupported (no folder, no process).
 Status spawn_ranks(const SpawnRequest& request, int* exit_code);
 
 }  // namespace gcmoe::cli
