@@ -22,6 +22,8 @@ fi
 # that wait for them. Read by CUDA when it starts.
 export CUDA_DEVICE_MAX_CONNECTIONS=32
 
+bench_table="$root/scripts/bench_table.py"
+
 say() { printf '== %s\n' "$*"; }
 die() {
     printf '%s: %s\n' "$(basename "$0")" "$*" >&2

@@ -93,7 +93,11 @@ expect "a failed test is seen" 1 '^test_cuda +FAIL' env TEST_STATUS=1 "$suite"
 expect "tests that skipped are no pass" 0 '^test_cuda +skip' env PASSED=0 "$suite"
 expect_last "quick" '^test_cuda +pass' "$suite" --quick
 bench="$seen/scripts/gpu/bench"
-expect "figures" 0 '^bench --tokens 8 connections 32$' "$bench" -- --tokens 8
+points='[^ ]*/points.jsonl'
+expect "figures" 0 "^bench --out $points --tokens 8 connections 32\$" "$bench" -- --tokens 8
+expect_last "the joined table" "^probe -B .*/scripts/bench_table.py $points\$" "$bench"
+expect_last "JSON stays the last line" '^376 passed$' "$bench" -- --json
+expect "an own file" 0 '^bench --out mine.jsonl connections 32$' "$bench" -- --out mine.jsonl
 expect "bench fails" 1 '^bench ' env CHECK_STATUS=1 "$bench"
 # shellcheck disable=SC2016
 stand_in "$folder/ncu" 'echo "ncu $*"'
