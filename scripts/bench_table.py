@@ -19,6 +19,8 @@ import bench_data as data
 # Of the project's goals, against the fastest peer.
 LEAST_SPEEDUP, LEAST_MEAN_SPEEDUP = 1.2, 1.4
 MOST_EMPTY_US = 9.0
+# What a fused shared expert may add beyond its bytes, up to so many tokens.
+MOST_SHARED_US, MOST_SHARED_TOKENS = 5.0, 32
 
 
 def verdict(met):
@@ -108,6 +110,27 @@ def empty_sentence(points):
         yield f"Empty launch, us (at most {MOST_EMPTY_US:g}: {verdict(met)}): {times}."
 
 
+def shared_sentences(points):
+    """What the fused shared expert costs (of `--ablation shared`): over its bytes, and against a
+    launch of its own."""
+    variants = {name: {(p["model"], p["tokens"]): p for p in data.layers(points, name)}
+                for name in ("default", "shared-fused", "shared-apart")}
+    fused = variants["shared-fused"]
+    extra = [(data.time_of(fused[key]) - data.time_of(base) - fused[key]["shared_floor_us"], key)
+             for key, base in variants["default"].items()
+             if key in fused and key[1] <= MOST_SHARED_TOKENS]
+    if extra:
+        most, (model, tokens) = max(extra)
+        yield (f"Shared expert fused, up to {MOST_SHARED_TOKENS} tokens: adds at most {most:.1f} us "
+               f"to the time of its bytes ({data.title_of(model)}, {tokens}; at most "
+               f"{MOST_SHARED_US:g}: {verdict(most <= MOST_SHARED_US)}).")
+    both = [data.time_of(fused[key]) < data.time_of(apart)
+            for key, apart in variants["shared-apart"].items() if key in fused]
+    if both:
+        yield (f"Fused is faster than apart at {sum(both)} of {len(both)} points (every: "
+               f"{verdict(all(both))}).")
+
+
 def variant_rows(points):
     """Other variants beside the default of the same run: us, and the share of the default."""
     defaults = {(p["model"], p["tokens"]): p for p in data.layers(points)}
@@ -129,6 +152,7 @@ def report(points, peers, targets):
         yield ""
     yield from sums(own, peers, targets)
     yield from empty_sentence(points)
+    yield from shared_sentences(points)
     others = list(variant_rows(points))
     if others:
         yield ""

@@ -184,6 +184,26 @@ class BenchTableTest(Folder):
         self.assertTrue(any("| combine-compute |" in line and line.endswith("| 1.010 |")
                             for line in lines), lines)
 
+    def test_what_a_shared_expert_costs(self):
+        points = fixture.fill(fixture.floors(COMMAND, "--model", "v4-flash", "--tokens", "8,64",
+                                             "--ablation", "shared"))
+        layers = {(p["variant"], p["tokens"]): p for p in points if p["kind"] == "layer"}
+        for tokens, fused, apart in ((8, 4.9, 30), (64, 20, 30)):
+            base = layers["default", tokens]["median_us"]
+            shared = layers["shared-fused", tokens]["shared_floor_us"]
+            layers["shared-fused", tokens]["median_us"] = base + shared + fused
+            layers["shared-apart", tokens]["median_us"] = base + shared + apart
+        lines = self.lines(points)
+        self.assertIn("Shared expert fused, up to 32 tokens: adds at most 4.9 us to the time of "
+                      "its bytes (V4-Flash, 8; at most 5: met).", lines)
+        self.assertIn("Fused is faster than apart at 2 of 2 points (every: met).", lines)
+        layers["shared-fused", 8]["median_us"] += 0.2
+        layers["shared-apart", 64]["median_us"] = layers["shared-fused", 64]["median_us"]
+        text = "\n".join(self.lines(points))
+        self.assertIn("adds at most 5.1 us to", text)
+        self.assertIn("at most 5: missed", text)
+        self.assertIn("at 1 of 2 points (every: missed)", text)
+
     def test_a_shared_expert_is_compared_with_nobody(self):
         points = fixture.fill(fixture.floors(COMMAND, "--model", "glm-5.2", "--tokens", "8",
                                              "--shared", "fused"))
