@@ -121,8 +121,8 @@ def shared_sentences(points):
              if key in fused and key[1] <= MOST_SHARED_TOKENS]
     if extra:
         most, (model, tokens) = max(extra)
-        yield (f"Shared expert fused, up to {MOST_SHARED_TOKENS} tokens: adds at most {most:.1f} us "
-               f"to the time of its bytes ({data.title_of(model)}, {tokens}; at most "
+        yield (f"Shared expert fused, up to {MOST_SHARED_TOKENS} tokens: adds at most {most:.1f} "
+               f"us to the time of its bytes ({data.title_of(model)}, {tokens}; at most "
                f"{MOST_SHARED_US:g}: {verdict(most <= MOST_SHARED_US)}).")
     both = [data.time_of(fused[key]) < data.time_of(apart)
             for key, apart in variants["shared-apart"].items() if key in fused]

@@ -98,20 +98,24 @@ Status measure_all(const BenchOptions& options, const BenchPlan& plan, BenchDevi
                    Results* results) {
     const bool has_empty = plan.variants.front().shared != SharedForm::kFused;
     const std::size_t steps = plan.models.size() * (plan.tokens.size() + (has_empty ? 1 : 0));
-    ProgressBar bar("points", steps, options.console.progress);
+    // The table's lines are progress enough, and a bar between them would be in their way.
+    std::unique_ptr<ProgressBar> bar;
+    if (options.console.json || options.console.progress) {
+        bar = std::make_unique<ProgressBar>("points", steps, options.console.progress);
+    }
     for (const checkpoint::ModelEntry& model : plan.models) {
         GCMOE_RETURN_IF_ERROR(device->open_model(model));
         for (const int tokens : plan.tokens) {
             std::vector<BenchPoint> points;
             GCMOE_RETURN_IF_ERROR(device->measure(tokens, &points));
             for (const BenchPoint& point : points) GCMOE_RETURN_IF_ERROR(results->add(point));
-            bar.advance();
+            if (bar != nullptr) bar->advance();
         }
         if (!has_empty) continue;
         BenchPoint empty;
         GCMOE_RETURN_IF_ERROR(device->measure_empty(&empty));
         GCMOE_RETURN_IF_ERROR(results->add(empty));
-        bar.advance();
+        if (bar != nullptr) bar->advance();
     }
     return {};
 }

@@ -30,7 +30,7 @@ constexpr int kPaperLaunches = 100;
 constexpr double kSustainedSeconds = 2.0;
 constexpr std::chrono::milliseconds kPause{5};
 
-// SMs that read alone about as fast as all of them (docs/tuning.md).
+// SMs of the copies, whatever the partition is: figures of different days are to be compared.
 constexpr int kCopySms = 116;
 
 using Variants = std::vector<std::unique_ptr<VariantLaunches>>;
