@@ -90,8 +90,8 @@ target_include_directories(gcmoe_reference_cuda PUBLIC
     ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
 target_compile_options(gcmoe_reference_cuda PRIVATE ${GCMOE_CUDA_FLAGS} ${GCMOE_CUBIN_FLAGS})
 target_link_libraries(gcmoe_reference_cuda PRIVATE gcmoe_reference CUDA::cudart_static)
-target_compile_definitions(gcmoe_command PRIVATE GCMOE_HAS_CUDA=1)
-target_link_libraries(gcmoe_command PRIVATE gcmoe_reference_cuda gcmoe_cuda)
+target_compile_definitions(gcmoe_tools PRIVATE GCMOE_HAS_CUDA=1)
+target_link_libraries(gcmoe_tools PRIVATE gcmoe_reference_cuda gcmoe_cuda)
 
 # tests/cuda: what needs a GPU; without one each test skips, and is counted as skipped.
 file(GLOB gpu_test_sources CONFIGURE_DEPENDS

@@ -58,7 +58,7 @@ Status check_points(const BenchPlan& plan) {
             const Shape shape = bench_shape(model, variant.shared == SharedForm::kFused);
             for (const int tokens : plan.tokens) {
                 GCMOE_RETURN_IF_ERROR(
-                    name_option(capability(shape, launch_options(variant, tokens, plan.device))));
+                    name_option(capability(shape, launch_options(plan, variant, tokens))));
             }
         }
     }
@@ -93,12 +93,12 @@ Shape bench_shape(const checkpoint::ModelEntry& model, bool with_shared) {
     return shape;
 }
 
-OperatorOptions launch_options(const BenchVariant& variant, int tokens, int device) {
+OperatorOptions launch_options(const BenchPlan& plan, const BenchVariant& variant, int tokens) {
     OperatorOptions options;
-    options.backend = "cuda";
+    options.backend = plan.backend;
     options.launch_mode = variant.launch_mode;
     options.max_tokens = tokens;
-    options.device = device;
+    options.device = plan.device;
     options.plans = {variant.plan};
     return options;
 }

@@ -32,7 +32,8 @@ Status make_gpu_bench(const BenchPlan& plan, std::unique_ptr<BenchDevice>* out);
 // A layer of a model on one rank.
 [[nodiscard]] Shape bench_shape(const checkpoint::ModelEntry& model, bool with_shared);
 // How an operator of a variant is made.
-[[nodiscard]] OperatorOptions launch_options(const BenchVariant& variant, int tokens, int device);
+[[nodiscard]] OperatorOptions launch_options(const BenchPlan& plan, const BenchVariant& variant,
+                                             int tokens);
 // A variant's point before anything is measured: one seed without times for every routing.
 [[nodiscard]] BenchPoint empty_point(const BenchPlan& plan, const checkpoint::ModelEntry& model,
                                      const BenchVariant& variant, int tokens);

@@ -68,7 +68,7 @@ class GpuBench final : public BenchDevice {
   private:
     Status measure_variants(const std::vector<BenchVariant>& wanted, int tokens, bool masked,
                             std::vector<BenchPoint>* out) {
-        BenchSite site{weights_.get(), nullptr, plan_.device, timer_->stream()};
+        BenchSite site{&plan_, weights_.get(), nullptr, timer_->stream()};
         GCMOE_RETURN_IF_ERROR(Group::in_process(1, {}, &site.group));
         Variants variants;
         std::vector<BenchPoint> points;
@@ -93,12 +93,12 @@ class GpuBench final : public BenchDevice {
 
     // Every launch once: verdicts, and which experts get rows.
     Status prime(const BenchSite& site, const Variants& variants, std::vector<BenchPoint>* points) {
-        SerialOutputs serial(site);
+        ReferenceOutputs reference(site);
         for (std::size_t i = 0; i < variants.size(); ++i) {
             VariantLaunches& variant = *variants[i];
             BenchPoint& point = (*points)[i];
             if (plan_.verify) {
-                GCMOE_RETURN_IF_ERROR(variant.compare(&serial));
+                GCMOE_RETURN_IF_ERROR(variant.compare(&reference));
                 point.verified = true;
             } else {
                 for (std::size_t seed = 0; seed < variant.num_seeds(); ++seed) {

@@ -84,13 +84,11 @@ Status BenchLaunch::read(std::vector<std::uint16_t>* rows) {
                                       rows->data());
 }
 
-Status SerialOutputs::find(const LaunchKey& key, const std::vector<std::uint16_t>** out) {
+Status ReferenceOutputs::find(const LaunchKey& key, const std::vector<std::uint16_t>** out) {
     const auto [place, is_missing] = rows_.try_emplace(key);
     if (is_missing) {
-        BenchVariant serial;
-        serial.launch_mode = LaunchMode::kSerial;
-        OperatorOptions options = launch_options(serial, key.tokens, site_.device);
-        options.workspace = "serial";
+        OperatorOptions options = launch_options(*site_.plan, site_.plan->reference, key.tokens);
+        options.workspace = "reference";
         BenchLaunch launch;
         GCMOE_RETURN_IF_ERROR(launch.create(site_, key, options));
         GCMOE_RETURN_IF_ERROR(launch.launch());
@@ -101,7 +99,7 @@ Status SerialOutputs::find(const LaunchKey& key, const std::vector<std::uint16_t
     return {};
 }
 
-Status SerialOutputs::compare(const std::string& variant, BenchLaunch* launch) {
+Status ReferenceOutputs::compare(const std::string& variant, BenchLaunch* launch) {
     const LaunchKey& key = launch->key();
     const std::vector<std::uint16_t>* wanted = nullptr;
     GCMOE_RETURN_IF_ERROR(find(key, &wanted));
@@ -114,10 +112,10 @@ Status SerialOutputs::compare(const std::string& variant, BenchLaunch* launch) {
     const std::size_t element = size_of(static_cast<int>(mine - rows.begin()));
     const std::size_t hidden = rows.size() / size_of(key.tokens);
     return {Code::kInternal,
-            fmt::format("{}, {}, {} tokens, seed {}: y is {:#06x} at token {}, column {}; a serial "
-                        "launch gives {:#06x}",
+            fmt::format("{}, {}, {} tokens, seed {}: y is {:#06x} at token {}, column {}; a {} "
+                        "gives {:#06x}",
                         site_.weights->model().name, variant, key.tokens, key.seed, *mine,
-                        element / hidden, element % hidden, *theirs)};
+                        element / hidden, element % hidden, site_.plan->reference.name, *theirs)};
 }
 
 Status VariantLaunches::create(const BenchSite& site, const BenchVariant& variant,
@@ -126,7 +124,7 @@ Status VariantLaunches::create(const BenchSite& site, const BenchVariant& varian
     for (const std::vector<LaunchKey>& seed : keys) {
         seeds_.emplace_back();
         for (const LaunchKey& key : seed) {
-            OperatorOptions options = launch_options(variant, key.tokens, site.device);
+            OperatorOptions options = launch_options(*site.plan, variant, key.tokens);
             options.workspace =
                 fmt::format("{}, seed {}, launch {}", variant.name, key.seed, seeds_.back().size());
             auto launch = std::make_unique<BenchLaunch>();
@@ -149,10 +147,10 @@ Status VariantLaunches::synchronize() {
     return {};
 }
 
-Status VariantLaunches::compare(SerialOutputs* serial) {
+Status VariantLaunches::compare(ReferenceOutputs* reference) {
     for (const auto& seed : seeds_) {
         for (const auto& launch : seed) {
-            GCMOE_RETURN_IF_ERROR(serial->compare(variant_.name, launch.get()));
+            GCMOE_RETURN_IF_ERROR(reference->compare(variant_.name, launch.get()));
         }
     }
     return {};

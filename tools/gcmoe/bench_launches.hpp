@@ -27,9 +27,9 @@ class BenchWeights {
 
 // Where the launches of a point run: one group, so that equal partitions exist once.
 struct BenchSite {
+    const BenchPlan* plan = nullptr;
     BenchWeights* weights = nullptr;
     std::shared_ptr<Group> group;
-    int device = 0;
     void* stream = nullptr;
 };
 
@@ -66,11 +66,11 @@ class BenchLaunch {
 [[nodiscard]] std::vector<LaunchKey> launch_keys(SharedForm shared, bool masked, int seed,
                                                  int tokens);
 
-// What serial launches of the default plan make of the same keys; each runs once.
-class SerialOutputs {
+// What the plan's reference makes of the same keys; each runs once.
+class ReferenceOutputs {
   public:
-    explicit SerialOutputs(BenchSite site) : site_(std::move(site)) {}
-    // Launches, and compares y with that of a serial launch. Errors: kInternal naming token and
+    explicit ReferenceOutputs(BenchSite site) : site_(std::move(site)) {}
+    // Launches, and compares y with that of the reference. Errors: kInternal naming token and
     // column of the first difference.
     Status compare(const std::string& variant, BenchLaunch* launch);
 
@@ -91,7 +91,7 @@ class VariantLaunches {
     [[nodiscard]] std::size_t num_seeds() const { return seeds_.size(); }
     Status launch(std::size_t seed_idx);
     Status synchronize();
-    Status compare(SerialOutputs* serial);
+    Status compare(ReferenceOutputs* reference);
 
     // After synchronize().
     [[nodiscard]] int touched(std::size_t seed_idx) const;

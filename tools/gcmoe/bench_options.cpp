@@ -248,6 +248,8 @@ Status make_bench_plan(const BenchOptions& options, BenchPlan* out) {
     out->timed = options.timed;
     out->flush_bytes = static_cast<std::size_t>(options.flush_mib) << 20;
     out->verify = options.verify;
+    out->reference.name = "serial launch";
+    out->reference.launch_mode = LaunchMode::kSerial;
     out->device = options.gpu.device;
     return {};
 }

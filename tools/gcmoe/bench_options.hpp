@@ -59,6 +59,7 @@ struct BenchVariant {
 
 // What the words stand for.
 struct BenchPlan {
+    std::string backend = "cuda";
     std::vector<checkpoint::ModelEntry> models;  // with the experts of one rank
     std::vector<int> tokens;
     std::vector<BenchVariant> variants;  // the first is what the options say
@@ -70,6 +71,7 @@ struct BenchPlan {
     int timed = 0;
     std::size_t flush_bytes = 0;
     bool verify = false;
+    BenchVariant reference;  // whose bits --verify wants; its own form of shared expert is not used
     int device = 0;
 };
 
