@@ -85,6 +85,7 @@ SECTIONS = {
         gcmoe bench --flush-mib 16385
         gcmoe bench --launch later
         gcmoe bench --device -1
+        gcmoe bench --floors-only --verify
         gcmoe bench --floors-only --out points.jsonl
         gcmoe bench --floors-only --out missing/points.jsonl
         """,

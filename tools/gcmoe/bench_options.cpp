@@ -161,6 +161,17 @@ Status choose_protocol(const BenchOptions& options, BenchPlan* out) {
     return {};
 }
 
+Status check_floors_alone(const BenchOptions& options) {
+    if (!options.floors_only) return {};
+    for (const auto& [option, is_given] :
+         {std::pair("--verify", options.verify), std::pair("--sustained", options.sustained)}) {
+        if (!is_given) continue;
+        return option_error("--floors-only", "",
+                            fmt::format("contradicts {}: nothing runs", option));
+    }
+    return {};
+}
+
 Status check_numbers(const BenchOptions& options) {
     GCMOE_RETURN_IF_ERROR(check_range("--reduced", options.reduced, 1, 64));
     GCMOE_RETURN_IF_ERROR(check_range("--seeds", options.seeds, 1, kMostSeeds));
@@ -235,6 +246,7 @@ void add_bench_options(CLI::App& command, BenchOptions* options) {
 }
 
 Status make_bench_plan(const BenchOptions& options, BenchPlan* out) {
+    GCMOE_RETURN_IF_ERROR(check_floors_alone(options));
     GCMOE_RETURN_IF_ERROR(check_numbers(options));
     BenchVariant base;
     GCMOE_RETURN_IF_ERROR(choose_base(options, &base));
