@@ -90,24 +90,8 @@ target_include_directories(gcmoe_reference_cuda PUBLIC
     ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
 target_compile_options(gcmoe_reference_cuda PRIVATE ${GCMOE_CUDA_FLAGS} ${GCMOE_CUBIN_FLAGS})
 target_link_libraries(gcmoe_reference_cuda PRIVATE gcmoe_reference CUDA::cudart_static)
-target_compile_definitions(gcmoe_command PRIVATE GCMOE_HAS_CUDA=1)
-target_link_libraries(gcmoe_command PRIVATE gcmoe_reference_cuda gcmoe_cuda)
-
-# bench/cuda: gcmoe_bench_layer, times on a GPU.
-add_executable(gcmoe_bench_layer
-    "${PROJECT_SOURCE_DIR}/bench/cuda/bench_layer.cpp"
-    "${PROJECT_SOURCE_DIR}/bench/cuda/copy_only.cu")
-target_include_directories(gcmoe_bench_layer PRIVATE
-    "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/bench")
-target_compile_options(gcmoe_bench_layer PRIVATE
-    $<$<COMPILE_LANGUAGE:CUDA>:${GCMOE_CUDA_FLAGS} ${GCMOE_SM90_FLAGS}>
-    $<$<COMPILE_LANGUAGE:CXX>:${GCMOE_CODE_FLAGS} ${GCMOE_WARNING_FLAGS}>)
-target_link_libraries(gcmoe_bench_layer PRIVATE gcmoe_cuda gcmoe CUDA::cudart_static ${GCMOE_FMT})
-if(GCMOE_PORTABLE)
-    target_link_options(gcmoe_bench_layer PRIVATE -static-libstdc++ -static-libgcc)
-endif()
-set_target_properties(gcmoe_bench_layer PROPERTIES
-    RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
+target_compile_definitions(gcmoe_tools PRIVATE GCMOE_HAS_CUDA=1)
+target_link_libraries(gcmoe_tools PRIVATE gcmoe_reference_cuda gcmoe_cuda)
 
 # tests/cuda: what needs a GPU; without one each test skips, and is counted as skipped.
 file(GLOB gpu_test_sources CONFIGURE_DEPENDS

@@ -17,10 +17,11 @@ from pathlib import Path
 import source_tree
 
 MAX_BYTES = 40 * 1024 * 1024
-PROGRAMS = ("bin/gcmoe", "bin/test_cuda", "bin/gcmoe_bench_layer", "bin/libgcmoe_torch_probe.so",
-            "scripts/gpu/suite", "scripts/gpu/bench", "scripts/gpu/profile")
-FILES = ("scripts/gpu/common.sh", "scripts/torch_capture.py", "suites/routed.csv",
-         "suites/shared.csv")
+PROGRAMS = ("bin/gcmoe", "bin/test_cuda", "bin/libgcmoe_torch_probe.so", "scripts/gpu/suite",
+            "scripts/gpu/bench", "scripts/gpu/profile")
+FILES = ("scripts/gpu/common.sh", "scripts/torch_capture.py", "scripts/bench_table.py",
+         "scripts/bench_data.py", "bench/results/peers-h200.jsonl",
+         "bench/results/targets-h200.jsonl", "suites/routed.csv", "suites/shared.csv")
 ALLOWED = {"libc.so.6", "libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0",
            "ld-linux-x86-64.so.2"}
 

@@ -20,7 +20,7 @@ FLAGS = ["-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Wshadow", "-Wpedan
          "-x", "c++", "-"]
 JOBS = 2
 CUDA_HEADER = re.compile(r"/(cuda\w*\.h|crt/\w+\.h|cooperative_groups\.h|cuda/std/.*)$")
-CUDA_PLACES = ("src/cuda/", "tests/cuda/", "bench/cuda/")
+CUDA_PLACES = ("src/cuda/", "tests/cuda/")
 
 
 def headers(root):

@@ -9,13 +9,11 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 if [[ -x "$root/bin/gcmoe" ]]; then
     gcmoe="$root/bin/gcmoe"
     test_cuda="$root/bin/test_cuda"
-    bench_layer="$root/bin/gcmoe_bench_layer"
     torch_probe="$root/bin/libgcmoe_torch_probe.so"
     torch_capture="$root/scripts/torch_capture.py"
 else
     gcmoe="$root/build/cuda/bin/gcmoe"
     test_cuda="$root/build/cuda/tests/test_cuda"
-    bench_layer="$root/build/cuda/bin/gcmoe_bench_layer"
     torch_probe="$root/build/cuda/tests/libgcmoe_torch_probe.so"
     torch_capture="$root/tests/cuda/torch_probe/torch_capture.py"
 fi
@@ -23,6 +21,8 @@ fi
 # Eight virtual ranks are sixteen concurrent kernels: with fewer queues some would wait for others
 # that wait for them. Read by CUDA when it starts.
 export CUDA_DEVICE_MAX_CONNECTIONS=32
+
+bench_table="$root/scripts/bench_table.py"
 
 say() { printf '== %s\n' "$*"; }
 die() {

@@ -74,6 +74,30 @@ SECTIONS = {
         gcmoe run LAYER --gate-up w1-w3
         gcmoe run LAYER --quantize mxfp4
         """,
+    "Bench": """
+        gcmoe bench
+        gcmoe bench --model v5
+        gcmoe bench --model v4-flash,v4-flash
+        gcmoe bench --model gpt-oss-20b --shared fused
+        gcmoe bench --model gpt-oss-20b --ablation shared
+        gcmoe bench --reduced 0
+        gcmoe bench --tokens 8,x
+        gcmoe bench --tokens 0,8
+        gcmoe bench --tokens 8,16,8
+        gcmoe bench --tokens 65537
+        gcmoe bench --shared both
+        gcmoe bench --ablation order
+        gcmoe bench --protocol slow
+        gcmoe bench --seeds 0
+        gcmoe bench --timed 0
+        gcmoe bench --warm -1
+        gcmoe bench --flush-mib 16385
+        gcmoe bench --launch later
+        gcmoe bench --device -1
+        gcmoe bench --floors-only --verify
+        gcmoe bench --floors-only --out points.jsonl
+        gcmoe bench --floors-only --out missing/points.jsonl
+        """,
     "Checkpoints": """
         gcmoe run --checkpoint missing
         gcmoe run --checkpoint empty
@@ -253,6 +277,7 @@ def prepare(gcmoe):
         file.write(old)
     with open("damaged.gcmoe", "wb") as file:
         file.write(content)
+    good("bench --floors-only --model v4-flash --tokens 1 --out points.jsonl")
 
     inputs = {"x": ("BF16", [2, 256], st.bf16s([0.5] * 512)),
               "topk_idx": ("I64", [2, 3], st.int64s([0, 1, 2, 3, 4, 5])),

@@ -20,8 +20,6 @@
 namespace gcmoe::test {
 namespace {
 
-constexpr std::size_t kFlushBytes = 512ULL << 20;
-
 void must(cudaError_t error, const char* what) {
     if (error != cudaSuccess) {
         throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
@@ -269,71 +267,6 @@ void GpuRanks::run_on_cpu(int launches) {
         for (int i = 0; i < launches; ++i) must(ops_[r]->launch(args));
     }
     for (auto& op : ops_) must(op->synchronize());
-}
-
-double GpuRanks::time_us(int warm_ups, int timed) {
-    void* flush = nullptr;
-    must(cudaMalloc(&flush, kFlushBytes), "flush");
-    cudaEvent_t begin = nullptr;
-    cudaEvent_t end = nullptr;
-    must(cudaEventCreate(&begin), "event");
-    must(cudaEventCreate(&end), "event");
-    std::vector<double> times;
-    for (int i = 0; i < warm_ups + timed; ++i) {
-        must(cudaMemsetAsync(flush, i, kFlushBytes, as_stream(streams_[1])), "flush");
-        must(cudaEventRecord(begin, as_stream(streams_[1])), "record");
-        must(cudaStreamWaitEvent(as_stream(streams_[0]), begin), "wait");
-        enqueue();
-        must(cudaEventRecord(end, as_stream(streams_[1])), "record");
-        must(cudaDeviceSynchronize(), "launch");
-        float ms = 0;
-        must(cudaEventElapsedTime(&ms, begin, end), "time");
-        if (i >= warm_ups) times.push_back(ms * 1e3);
-    }
-    cudaFree(flush);
-    std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
-    return times[times.size() / 2];
-}
-
-void GpuRanks::reset(int num_tokens, int row_block, int lead_blocks) {
-    for (std::size_t r = 0; r < ranks_.size(); ++r) {
-        const OperatorState& state = ops_[r]->state();
-        cuda::device::GpuLaunch& launch = ranks_[r].launch;
-        must(cudaMemcpy(ranks_[r].heap, state.backend->heap_base(), state.heap.bytes,
-                        cudaMemcpyHostToDevice),
-             "heap");
-        must(cudaMemcpy(ranks_[r].local, state.backend->host_view().local, state.local.bytes,
-                        cudaMemcpyHostToDevice),
-             "local");
-        const auto tokens = static_cast<std::uint32_t>(num_tokens);
-        std::uint8_t* word =
-            ranks_[r].local + state.local.state + offsetof(layout::StateWords, num_tokens);
-        must(cudaMemcpy(word, &tokens, sizeof(tokens), cudaMemcpyHostToDevice), "num_tokens");
-        const layout::PlanMemory& plan = state.plans[0].memory;
-        const auto rows = static_cast<std::uint32_t>(row_block);
-        launch.memory.plan.row_block = rows;
-        launch.memory.plan.ring_blocks = std::bit_floor(plan.ring_blocks * plan.row_block / rows);
-        launch.lead_blocks = static_cast<std::uint32_t>(lead_blocks);
-    }
-}
-
-RoleTimes GpuRanks::role_times() {
-    const cuda::device::GpuLaunch& launch = ranks_[0].launch;
-    const auto span = [](const cuda::device::GpuTimes* from, std::uint32_t units) {
-        std::vector<cuda::device::GpuTimes> times(units);
-        must(cudaMemcpy(times.data(), from, units * sizeof(times[0]), cudaMemcpyDeviceToHost),
-             "times");
-        std::uint64_t begin = ~0ULL;
-        std::uint64_t end = 0;
-        for (const auto& unit : times) {
-            begin = std::min<std::uint64_t>(begin, unit.begin_ns);
-            end = std::max<std::uint64_t>(end, unit.end_ns);
-        }
-        return static_cast<double>(end - begin) / 1e3;
-    };
-    return {span(launch.dispatch_times, launch.memory.plan.dispatch_units),
-            span(launch.compute_times, launch.memory.plan.compute_units),
-            span(launch.combine_times, launch.memory.plan.compute_units)};
 }
 
 reference::Problem GpuRanks::problem() {

@@ -30,13 +30,6 @@ struct GpuCase {
     bool capture = true;
 };
 
-// Microseconds of one launch of a rank's roles, first CTA's begin to last CTA's end.
-struct RoleTimes {
-    double dispatch_us = 0;
-    double compute_us = 0;
-    double combine_us = 0;
-};
-
 // One rank's memory on the device and, after run(), its copy on the host.
 struct GpuRank {
     std::uint8_t* heap = nullptr;
@@ -60,13 +53,6 @@ class GpuRanks {
     std::string run(int launches);
     // The same launches on the CPU backend.
     void run_on_cpu(int launches);
-    // Median microseconds of one launch of rank 0, L2 flushed by writing 512 MiB before each.
-    double time_us(int warm_ups, int timed);
-    // For timing only, before run(): as at the start, with other numbers of tokens (at most the
-    // case's), of rows of a block (ring_blocks shrinks alike) and of blocks in the lead.
-    void reset(int num_tokens, int row_block, int lead_blocks);
-    // Of rank 0's last launch.
-    [[nodiscard]] RoleTimes role_times();
 
     [[nodiscard]] const std::vector<GpuRank>& ranks() const { return ranks_; }
     [[nodiscard]] Operator& cpu(int rank) { return *ops_[static_cast<std::size_t>(rank)]; }

@@ -3,7 +3,8 @@
 // on green contexts.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
+#include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <limits>
 #include <ostream>
@@ -216,71 +217,6 @@ TEST_F(OnHopper, SameBitsOnEveryLaunchAndPartition) {
         EXPECT_EQ(other.ranks()[1].y_copy, y) << units << " compute units";
     }
 }
-
-// Figures: one rank that holds the experts of one of eight ranks, all roles. Printed, not judged.
-struct Model {
-    const char* name;
-    int hidden;
-    int inter;
-    int experts;
-    int topk;
-};
-
-int touched_experts(GpuRanks* ranks, int experts) {
-    int touched = 0;
-    const auto* rows = reinterpret_cast<const std::uint64_t*>(
-        ranks->ranks()[0].local_copy.data() + ranks->cpu(0).state().local.statistics);
-    for (int expert = 0; expert < experts; ++expert) touched += rows[expert] != 0 ? 1 : 0;
-    return touched;
-}
-
-void print_figures(const Model& model, GpuRanks* ranks, int tokens, int row_block, int lead) {
-    // Only this number of tokens, to save time on a lent machine.
-    const char* only = std::getenv("GCMOE_FIGURES_TOKENS");
-    if (only != nullptr && std::to_string(tokens) != only) return;
-    ranks->reset(tokens, row_block, lead);
-    const double us = ranks->time_us(10, 30);
-    const test::RoleTimes roles = ranks->role_times();
-    ASSERT_EQ(ranks->run(1), "");
-    const int touched = touched_experts(ranks, model.experts);
-    const double bytes = 3.0 * model.hidden * model.inter * 0.53125 * touched;
-    const double floor_us = bytes / 4.3e6;
-    std::printf(
-        "%s n=%d BM=%d lead=%d: %.1f us, floor %.1f (%d experts), %.2f; roles %.1f %.1f %.1f\n",
-        model.name, tokens, row_block, lead, us, floor_us, touched, us / floor_us,
-        roles.dispatch_us, roles.compute_us, roles.combine_us);
-    std::fflush(stdout);
-}
-
-class Figures : public OnHopper, public testing::WithParamInterface<Model> {};
-
-TEST_P(Figures, Printed) {
-    const Model model = GetParam();
-    GpuCase gpu_case = wide_case(1, model.hidden, model.inter, model.experts, model.topk);
-    gpu_case.num_tokens = 256;
-    gpu_case.capture = false;
-    gpu_case.row_block = 16;
-    gpu_case.ring_blocks = 256;
-    gpu_case.dispatch_units = 16;
-    gpu_case.compute_units = 116;
-    GpuRanks ranks(gpu_case);
-    for (const int tokens : {1, 2, 4, 8, 16, 32, 64, 128, 256}) {
-        const int mean_rows = tokens * model.topk / model.experts;
-        const int row_block = mean_rows <= 4 ? 16 : mean_rows <= 16 ? 32 : 64;
-        print_figures(model, &ranks, tokens, row_block, 16);
-    }
-    print_figures(model, &ranks, 32, 16, 2);
-    print_figures(model, &ranks, 32, 16, 8);
-    print_figures(model, &ranks, 32, 16, 32);
-    print_figures(model, &ranks, 64, 16, 16);
-    print_figures(model, &ranks, 256, 32, 16);
-}
-
-INSTANTIATE_TEST_SUITE_P(Gpu, Figures,
-                         testing::Values(Model{"V41Flash", 5120, 2304, 48, 6},
-                                         Model{"V4Flash", 4096, 2048, 32, 6},
-                                         Model{"Glm52", 6144, 2048, 32, 8}),
-                         [](const auto& which) { return std::string(which.param.name); });
 
 }  // namespace
 }  // namespace gcmoe

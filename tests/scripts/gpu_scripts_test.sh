@@ -51,7 +51,6 @@ bare="$folder/bare"
 make_bundle "$bare"
 ln -s "$command" "$bare/bin/gcmoe"
 stand_in "$bare/bin/test_cuda" 'exit 1'
-stand_in "$bare/bin/gcmoe_bench_layer" 'exit 1'
 stand_in "$bare/bin/libgcmoe_torch_probe.so" 'exit 1'
 for name in suite bench profile; do
     expect "$name --help" 0 "^usage: scripts/gpu/$name" "$bare/scripts/gpu/$name" --help
@@ -93,15 +92,17 @@ expect "a test fails, the others run" 1 '^check routed +pass' env TEST_STATUS=1 
 expect "a failed test is seen" 1 '^test_cuda +FAIL' env TEST_STATUS=1 "$suite"
 expect "tests that skipped are no pass" 0 '^test_cuda +skip' env PASSED=0 "$suite"
 expect_last "quick" '^test_cuda +pass' "$suite" --quick
-# shellcheck disable=SC2016
-stand_in "$seen/bin/gcmoe_bench_layer" 'echo "layer $*"' 'exit "${BENCH_STATUS:-0}"'
 bench="$seen/scripts/gpu/bench"
-expect_last "figures" '^layer --tokens 8$' "$bench" -- --tokens 8
-expect "bench fails" 1 'layer' env BENCH_STATUS=1 "$bench"
+points='[^ ]*/points.jsonl'
+expect "figures" 0 "^bench --out $points --tokens 8 connections 32\$" "$bench" -- --tokens 8
+expect_last "the joined table" "^probe -B .*/scripts/bench_table.py $points\$" "$bench"
+expect_last "JSON stays the last line" '^376 passed$' "$bench" -- --json
+expect "an own file" 0 '^bench --out mine.jsonl connections 32$' "$bench" -- --out mine.jsonl
+expect "bench fails" 1 '^bench ' env CHECK_STATUS=1 "$bench"
 # shellcheck disable=SC2016
 stand_in "$folder/ncu" 'echo "ncu $*"'
 profile="$seen/scripts/gpu/profile"
-serial='--clock-control none .*gcmoe_bench_layer --launch serial .* --tokens 8 --json$'
+serial='--clock-control none .*gcmoe bench --launch serial .* --tokens 8 --json$'
 expect "profile" 0 "$serial" env NCU="$folder/ncu" "$profile" --tokens 8 -- --json
 expect "no ncu" 2 'no ncu' env NCU="$folder/gone" "$profile"
 

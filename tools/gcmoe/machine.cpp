@@ -13,6 +13,7 @@ namespace gcmoe::cli {
 namespace {
 
 constexpr const char* kDriver = "libcuda.so.1";
+constexpr const char* kManagement = "libnvidia-ml.so.1";
 
 // The driver's entry points by their documented C signatures; CUresult is an int, 0 = success.
 struct Driver {
@@ -69,6 +70,18 @@ Devices ask(const Driver& driver) {
     return devices;
 }
 
+// "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.03  ...": the first word of digits and
+// points.
+std::string loaded_driver_version() {
+    std::ifstream file("/proc/driver/nvidia/version");
+    for (std::string word; file >> word;) {
+        const bool is_version = word.find_first_not_of("0123456789.") == std::string::npos &&
+                                word.find('.') != std::string::npos;
+        if (is_version) return word;
+    }
+    return "unknown";
+}
+
 std::string value_of(const std::string& line) {
     const std::size_t colon = line.find(':');
     const std::size_t begin =
@@ -110,6 +123,17 @@ Devices find_devices() {
         return {{}, fmt::format("{} lacks an entry point of the CUDA driver API", kDriver)};
     }
     return ask(driver);
+}
+
+std::string find_driver_version() {
+    int (*init)() = nullptr;
+    int (*system_driver_version)(char*, unsigned) = nullptr;
+    char version[128] = {};
+    void* library = dlopen(kManagement, RTLD_NOW | RTLD_LOCAL);
+    const bool said = library != nullptr && look_up(library, "nvmlInit_v2", &init) &&
+                      look_up(library, "nvmlSystemGetDriverVersion", &system_driver_version) &&
+                      init() == 0 && system_driver_version(version, sizeof(version) - 1) == 0;
+    return said ? version : loaded_driver_version();
 }
 
 }  // namespace gcmoe::cli

@@ -28,4 +28,8 @@ struct Devices {
 };
 [[nodiscard]] Devices find_devices();
 
+// The version of the NVIDIA driver ("580.159.03") as its management library or the
+// kernel says it, or "unknown".
+[[nodiscard]] std::string find_driver_version();
+
 }  // namespace gcmoe::cli

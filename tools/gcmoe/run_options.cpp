@@ -10,6 +10,7 @@
 
 #include "gcmoe/capability.hpp"
 #include "number_lists.hpp"
+#include "plan_options.hpp"
 #include "run_inputs.hpp"
 
 namespace gcmoe::cli {
@@ -53,18 +54,7 @@ void add_execution_options(CLI::App& command, RunOptions* options) {
     add("--executor-seed", &options->executor_seed, "Order of the stepper (0)");
     add("--resident-units", &options->resident_units,
         "Stepper: compute units of a rank at once (0 = all)");
-    add("--row-block", &options->plan.row_block, "BM, rows of a ring block: 8, 16 .. 64");
-    add("--ring-blocks", &options->plan.ring_blocks, "B, a power of two");
-    add("--second-columns", &options->plan.second_columns,
-        "Output columns of a second-GEMM task, a multiple of 128");
-    add("--lead-blocks", &options->plan.lead_blocks,
-        "First GEMMs ahead of a block's second GEMM, 1..ring blocks");
-    add("--dispatch-units", &options->plan.partition.dispatch_units,
-        "Threads (GPU: SMs) of role 1 per rank");
-    add("--compute-units", &options->plan.partition.compute_units,
-        "Threads (GPU: SMs) of roles 2 and 3 per rank");
-    command.add_flag("--no-overlap", options->no_overlap, "Role 2 starts after role 1's last row")
-        ->group(group);
+    add_plan_options(command, &options->plan);
     add("--capacity", &options->capacity, "Tokens a rank's buffers hold (most tokens of a rank)");
     add("--index-type", &options->index_type, "Expert ids as int32 or int64 (int64)")
         ->type_name("TYPE");
@@ -332,7 +322,6 @@ OperatorOptions operator_options(const RunOptions& options, int capacity) {
     (void)parse_launch_mode(options.gpu, &out.launch_mode);
     out.index_type = options.index_type == "int32" ? IndexType::kInt32 : IndexType::kInt64;
     out.plans = {options.plan};
-    out.plans.front().overlap = !options.no_overlap;
     (void)parse_shared_experts(options.gpu, &out.plans.front().shared_experts);
     (void)parse_combine(options.gpu, &out.plans.front().combine);
     out.wait_limits = {options.deadline_s, options.deadline_s};

@@ -38,7 +38,6 @@ struct RunOptions {
     std::optional<std::uint64_t> executor_seed;
     std::optional<int> resident_units;
     PlanOptions plan;
-    bool no_overlap = false;
     int capacity = 0;  // 0 = the most tokens of a rank
     std::string index_type = "int64";
     int launches = 1;

@@ -180,7 +180,7 @@ void print_times(const RunOptions& options, const LayerRun& run,
     fmt::print(
         "overlap: {}; role 2 began before role 1's last row on {} of {} ranks with rows, "
         "{:.0f} % of role 1's rows hidden\n",
-        options.no_overlap ? "off" : "on", timeline.overlapped, timeline.with_rows,
+        options.plan.overlap ? "on" : "off", timeline.overlapped, timeline.with_rows,
         100.0 * timeline.hidden_share);
     const auto launches = static_cast<std::uint64_t>(options.launches);
     fmt::print("ring: {} blocks a rank and launch, {} laps\n",
@@ -229,7 +229,7 @@ Json roles_json(const Timeline& timeline) {
 }
 
 Json overlap_json(const RunOptions& options, const Timeline& timeline) {
-    return {{"on", !options.no_overlap},
+    return {{"on", options.plan.overlap},
             {"ranks_overlapped", timeline.overlapped},
             {"ranks_with_rows", timeline.with_rows},
             {"hidden_share", timeline.hidden_share}};

@@ -1,16 +1,20 @@
-#include "cuda/copy_only.hpp"
+#include "cuda/measure/copy_only.hpp"
 
+#include <cstdint>
+
+#include "cuda/device/device_buffer.hpp"
 #include "cuda/ptx/copy.cuh"
 #include "cuda/ptx/special.cuh"
 
-namespace gcmoe::bench {
+namespace gcmoe::cuda::measure {
 namespace {
 
-namespace ptx = cuda::ptx;
+using device::cuda_status;
 
 constexpr std::uint32_t kLanes = 4;
 constexpr std::uint32_t kStages = 2;
-constexpr std::uint32_t kPiece = 2 * 4352;  // two FP4 tiles
+constexpr auto kPiece = static_cast<std::uint32_t>(kCopyPieceBytes);
+constexpr int kSharedBytes = 120 * 1024;  // one CTA per SM
 
 struct Storage {
     unsigned char pieces[kLanes][kStages][kPiece];
@@ -18,6 +22,8 @@ struct Storage {
 };
 
 // One thread a warp copies; a piece counts when it has landed.
+// Resources of sm_90a, kept by ./dev registers --write; spills: bytes of stores / loads
+//   copy_only_kernel: registers 24, spills 0 / 0
 __global__ void __launch_bounds__(32 * kLanes, 1)
     copy_only_kernel(const unsigned char* from, std::uint64_t pieces) {
     extern __shared__ __align__(128) unsigned char shared_bytes[];
@@ -56,14 +62,15 @@ __global__ void __launch_bounds__(32 * kLanes, 1)
 
 }  // namespace
 
-cudaError_t launch_copy_only(const unsigned char* from, std::size_t bytes, unsigned ctas,
-                             cudaStream_t stream) {
-    constexpr int kSharedBytes = 120 * 1024;  // one CTA per SM
-    const cudaError_t raised = cudaFuncSetAttribute(
-        copy_only_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
-    if (raised != cudaSuccess) return raised;
-    copy_only_kernel<<<ctas, 32 * kLanes, kSharedBytes, stream>>>(from, bytes / kPiece);
-    return cudaGetLastError();
+Status copy_only(const void* from, std::size_t bytes, int ctas, void* stream) {
+    GCMOE_RETURN_IF_ERROR(
+        cuda_status(cudaFuncSetAttribute(copy_only_kernel,
+                                         cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
+                    "shared memory of the copy-only kernel"));
+    copy_only_kernel<<<static_cast<unsigned>(ctas), 32 * kLanes, kSharedBytes,
+                       static_cast<cudaStream_t>(stream)>>>(static_cast<const unsigned char*>(from),
+                                                            bytes / kCopyPieceBytes);
+    return cuda_status(cudaGetLastError(), "launching the copy-only kernel");
 }
 
-}  // namespace gcmoe::bench
+}  // namespace gcmoe::cuda::measure

@@ -1,0 +1,269 @@
+#include "bench_options.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "layer_options.hpp"
+#include "number_lists.hpp"
+#include "plan_options.hpp"
+
+namespace gcmoe::cli {
+namespace {
+
+// A rank of the models' deployments holds the experts of one of eight.
+constexpr int kRanksOfTheModel = 8;
+constexpr int kMostTokens = 65536;
+constexpr int kMostSeeds = 100;
+constexpr int kMostLaunches = 100000;
+constexpr int kMostFlushMib = 16384;
+
+// The ablations: a name, and the variants beside the default.
+const std::vector<std::string>& ablation_names() {
+    static const std::vector<std::string> names = {"partition", "overlap", "combine", "shared",
+                                                   "launch"};
+    return names;
+}
+
+void add_variants(const std::string& ablation, const BenchVariant& base,
+                  std::vector<BenchVariant>* out) {
+    const auto add = [&](const std::string& name, const auto& change) {
+        BenchVariant variant = base;
+        variant.name = name;
+        change(&variant);
+        out->push_back(std::move(variant));
+    };
+    using Variant = BenchVariant*;
+    if (ablation == "partition") {
+        for (const int units : {4, 8, 12, 16, 20, 24, 32}) {
+            add(fmt::format("dispatch-{}", units), [units](Variant v) {
+                v->plan.partition = {units, 0};
+            });
+        }
+    } else if (ablation == "overlap") {
+        add("no-overlap", [](Variant v) { v->plan.overlap = false; });
+        add("serial", [](Variant v) {
+            v->launch_mode = LaunchMode::kSerial;
+            v->plan.combine = CombineUnits::kAuto;
+            v->plan.shared_experts = SharedExperts::kAuto;
+        });
+    } else if (ablation == "combine") {
+        add("combine-compute", [](Variant v) { v->plan.combine = CombineUnits::kCompute; });
+        add("combine-dispatch", [](Variant v) { v->plan.combine = CombineUnits::kDispatch; });
+    } else if (ablation == "shared") {
+        add("shared-fused", [](Variant v) {
+            v->shared = SharedForm::kFused;
+            v->plan.shared_experts = SharedExperts::kInOrder;
+        });
+        add("shared-role4", [](Variant v) {
+            v->shared = SharedForm::kFused;
+            v->plan.shared_experts = SharedExperts::kRole4;
+            v->plan.combine = CombineUnits::kCompute;
+        });
+        add("shared-apart", [](Variant v) { v->shared = SharedForm::kApart; });
+    } else {
+        add("eager", [](Variant v) { v->launch_mode = LaunchMode::kEager; });
+    }
+}
+
+Status choose_variants(const BenchOptions& options, const BenchVariant& base,
+                       std::vector<BenchVariant>* out) {
+    out->push_back(base);
+    if (options.ablation.empty()) return {};
+    const std::vector<std::string>& names = ablation_names();
+    const bool all = options.ablation == "all";
+    if (!all && std::find(names.begin(), names.end(), options.ablation) == names.end()) {
+        return option_error("--ablation", options.ablation,
+                            fmt::format("must be one of {}, all", joined(names)));
+    }
+    for (const std::string& name : names) {
+        if (all || name == options.ablation) add_variants(name, base, out);
+    }
+    return {};
+}
+
+Status check_range(const char* option, int value, int least, int most) {
+    if (value >= least && value <= most) return {};
+    return option_error(option, std::to_string(value),
+                        fmt::format("must be in {}..{}", least, most));
+}
+
+// A model with the experts of one rank; a reduced one keeps enough for a token's choice.
+Status choose_model(const BenchOptions& options, const std::string& name,
+                    checkpoint::ModelEntry* out) {
+    if (Status status = checkpoint::find_model(name, out); !status.ok()) {
+        return option_error("--model", options.models, status.message());
+    }
+    if (options.reduced > 1) {
+        *out = checkpoint::reduced(*out, options.reduced);
+        out->name = fmt::format("{}/{}", name, options.reduced);
+    }
+    out->num_experts = std::max(out->num_experts / kRanksOfTheModel, out->topk);
+    return {};
+}
+
+Status choose_models(const BenchOptions& options, BenchPlan* out) {
+    std::set<std::string> seen;
+    for (const std::string& name : split_at(options.models, ',')) {
+        if (!seen.insert(name).second) {
+            return option_error("--model", options.models, "names " + name + " twice");
+        }
+        checkpoint::ModelEntry entry;
+        GCMOE_RETURN_IF_ERROR(choose_model(options, name, &entry));
+        for (const BenchVariant& variant : out->variants) {
+            if (variant.shared == SharedForm::kNone || entry.shared_inter > 0) continue;
+            const bool by_ablation = options.shared == "none";
+            return option_error(by_ablation ? "--ablation" : "--shared",
+                                by_ablation ? options.ablation : options.shared,
+                                entry.name + " has no shared expert");
+        }
+        out->models.push_back(std::move(entry));
+    }
+    return {};
+}
+
+Status choose_tokens(const BenchOptions& options, BenchPlan* out) {
+    GCMOE_RETURN_IF_ERROR(parse_counts("--tokens", options.tokens, &out->tokens));
+    std::set<int> seen;
+    for (const int tokens : out->tokens) {
+        if (tokens < 1 || tokens > kMostTokens) {
+            return option_error("--tokens", options.tokens,
+                                fmt::format("{} must be in 1..{}", tokens, kMostTokens));
+        }
+        if (!seen.insert(tokens).second) {
+            return option_error("--tokens", options.tokens, fmt::format("names {} twice", tokens));
+        }
+    }
+    return {};
+}
+
+Status choose_base(const BenchOptions& options, BenchVariant* base) {
+    base->plan = options.plan;
+    GCMOE_RETURN_IF_ERROR(parse_launch_mode(options.gpu, &base->launch_mode));
+    GCMOE_RETURN_IF_ERROR(parse_shared_experts(options.gpu, &base->plan.shared_experts));
+    GCMOE_RETURN_IF_ERROR(parse_combine(options.gpu, &base->plan.combine));
+    for (const SharedForm form : {SharedForm::kNone, SharedForm::kFused, SharedForm::kApart}) {
+        base->shared = form;
+        if (options.shared == shared_form_name(form)) return {};
+    }
+    return option_error("--shared", options.shared, "must be one of none, fused, apart");
+}
+
+Status choose_protocol(const BenchOptions& options, BenchPlan* out) {
+    if (options.protocol != "decode" && options.protocol != "paper" && options.protocol != "both") {
+        return option_error("--protocol", options.protocol, "must be one of decode, paper, both");
+    }
+    out->decode = options.protocol != "paper";
+    out->paper = options.protocol != "decode";
+    return {};
+}
+
+Status check_floors_alone(const BenchOptions& options) {
+    if (!options.floors_only) return {};
+    for (const auto& [option, is_given] :
+         {std::pair("--verify", options.verify), std::pair("--sustained", options.sustained)}) {
+        if (!is_given) continue;
+        return option_error("--floors-only", "",
+                            fmt::format("contradicts {}: nothing runs", option));
+    }
+    return {};
+}
+
+Status check_numbers(const BenchOptions& options) {
+    GCMOE_RETURN_IF_ERROR(check_range("--reduced", options.reduced, 1, 64));
+    GCMOE_RETURN_IF_ERROR(check_range("--seeds", options.seeds, 1, kMostSeeds));
+    GCMOE_RETURN_IF_ERROR(check_range("--warm", options.warm, 0, kMostLaunches));
+    GCMOE_RETURN_IF_ERROR(check_range("--timed", options.timed, 1, kMostLaunches));
+    return check_range("--flush-mib", options.flush_mib, 0, kMostFlushMib);
+}
+
+void add_measuring_options(CLI::App& command, BenchOptions* options) {
+    const auto add = [&](const char* name, auto* target, const char* type,
+                         const char* description) {
+        command.add_option(name, *target, description)->type_name(type)->group("Measuring");
+    };
+    const auto add_flag = [&](const char* name, bool* target, const char* description) {
+        command.add_flag(name, *target, description)->group("Measuring");
+    };
+    add("--seeds", &options->seeds, "INT", "Routings of a point; the median of their medians (3)");
+    add("--protocol", &options->protocol, "NAME",
+        "decode: --warm and --timed launches, each by itself; paper: 10 warm-ups, 30 windows of "
+        "100 launches; both (decode)");
+    add("--warm", &options->warm, "INT", "Launches before the timed ones (10)");
+    add("--timed", &options->timed, "INT", "Timed launches, whose median counts (30)");
+    add("--flush-mib", &options->flush_mib, "INT", "MiB written before every launch (512)");
+    add_flag("--sustained", &options->sustained, "Also with pauses of 5 ms, and 2 s back to back");
+    add_flag("--verify", &options->verify,
+             "Compare one launch of everything with the serial mode first, bit for bit");
+    add("--ablation", &options->ablation, "NAME",
+        "Also other ways to run, in turns with the default: partition, overlap, combine, shared, "
+        "launch, all");
+    add_flag("--floors-only", &options->floors_only,
+             "Count touched experts and floors, measure nothing: needs no GPU");
+}
+
+}  // namespace
+
+const char* shared_form_name(SharedForm form) {
+    switch (form) {
+        case SharedForm::kNone:
+            return "none";
+        case SharedForm::kFused:
+            return "fused";
+        case SharedForm::kApart:
+            return "apart";
+    }
+    return "?";
+}
+
+void add_bench_options(CLI::App& command, BenchOptions* options) {
+    const auto add = [&](const char* name, auto* target, const char* type,
+                         const char* description) {
+        command.add_option(name, *target, description)->type_name(type)->group("Points");
+    };
+    add("--model,--models", &options->models, "LIST",
+        "Models, an eighth of their experts each (v4.1-flash,v4-flash,glm-5.2)");
+    add("--reduced", &options->reduced, "INT", "Divide widths and experts by this");
+    add("--tokens", &options->tokens, "LIST", "Tokens of a launch (1,2,4 .. 256)");
+    add("--shared", &options->shared, "FORM",
+        "The shared expert: none, fused, or apart: a launch of its own (none)");
+    add_plan_options(command, &options->plan);
+    add_gpu_options(command, &options->gpu);
+    add_measuring_options(command, options);
+    const char* group = "Results";
+    command.add_option("--out", options->out_path, "Write a JSON line a point")
+        ->type_name("FILE.jsonl")
+        ->group(group);
+    command.add_flag("--force", options->force, "Replace the file of --out")->group(group);
+    command
+        .add_flag("--roles", options->roles,
+                  "Print when the roles of the last launch began and ended, too")
+        ->group(group);
+    add_console_options(command, &options->console);
+}
+
+Status make_bench_plan(const BenchOptions& options, BenchPlan* out) {
+    GCMOE_RETURN_IF_ERROR(check_floors_alone(options));
+    GCMOE_RETURN_IF_ERROR(check_numbers(options));
+    BenchVariant base;
+    GCMOE_RETURN_IF_ERROR(choose_base(options, &base));
+    GCMOE_RETURN_IF_ERROR(choose_variants(options, base, &out->variants));
+    GCMOE_RETURN_IF_ERROR(choose_models(options, out));
+    GCMOE_RETURN_IF_ERROR(choose_tokens(options, out));
+    GCMOE_RETURN_IF_ERROR(choose_protocol(options, out));
+    out->seeds = options.seeds;
+    out->sustained = options.sustained;
+    out->warm = options.warm;
+    out->timed = options.timed;
+    out->flush_bytes = static_cast<std::size_t>(options.flush_mib) << 20;
+    out->verify = options.verify;
+    out->reference.name = "serial launch";
+    out->reference.launch_mode = LaunchMode::kSerial;
+    out->device = options.gpu.device;
+    return {};
+}
+
+}  // namespace gcmoe::cli

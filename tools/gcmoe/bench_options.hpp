@@ -1,0 +1,81 @@
+// The options of gcmoe bench, and what they stand for.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "checkpoint/models.hpp"
+#include "console.hpp"
+#include "gcmoe/operator.hpp"
+#include "gpu_options.hpp"
+
+namespace CLI {
+class App;
+}
+
+namespace gcmoe::cli {
+
+// As parsed.
+struct BenchOptions {
+    ConsoleOptions console;
+    std::string models = "v4.1-flash,v4-flash,glm-5.2";
+    int reduced = 1;
+    std::string tokens = "1,2,4,8,16,32,64,128,256";
+    int seeds = 3;
+    std::string shared = "none";
+    PlanOptions plan;
+    GpuOptions gpu;
+    std::string ablation;
+    std::string protocol = "decode";
+    int warm = 10;
+    int timed = 30;
+    int flush_mib = 512;
+    bool sustained = false;
+    bool verify = false;
+    bool floors_only = false;
+    bool roles = false;
+    std::string out_path;
+    bool force = false;
+};
+
+void add_bench_options(CLI::App& command, BenchOptions* options);
+
+// What becomes of the model's shared expert.
+enum class SharedForm {
+    kNone,   // the layer has none
+    kFused,  // a part of the launch
+    kApart,  // a launch of its own behind the routed one
+};
+[[nodiscard]] const char* shared_form_name(SharedForm form);
+
+// One way to run a point.
+struct BenchVariant {
+    std::string name = "default";
+    PlanOptions plan;
+    LaunchMode launch_mode = LaunchMode::kGraph;
+    SharedForm shared = SharedForm::kNone;
+};
+
+// What the words stand for.
+struct BenchPlan {
+    std::string backend = "cuda";
+    std::vector<checkpoint::ModelEntry> models;  // with the experts of one rank
+    std::vector<int> tokens;
+    std::vector<BenchVariant> variants;  // the first is what the options say
+    int seeds = 0;
+    bool decode = false;  // the two protocols
+    bool paper = false;
+    bool sustained = false;
+    int warm = 0;
+    int timed = 0;
+    std::size_t flush_bytes = 0;
+    bool verify = false;
+    BenchVariant reference;  // whose bits --verify wants; its own form of shared expert is not used
+    int device = 0;
+};
+
+// Errors: kBadInput naming option and value.
+Status make_bench_plan(const BenchOptions& options, BenchPlan* out);
+
+}  // namespace gcmoe::cli
