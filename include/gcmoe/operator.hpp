@@ -25,7 +25,9 @@ enum class SharedExperts : std::uint8_t {
 
 // Who runs role 3, the combine.
 enum class CombineUnits : std::uint8_t {
-    kAuto,      // GPU: all (docs/tuning.md); with role 4, serial launches and on the CPU: role 2's
+    kAuto,    // GPU: dispatch for few tokens (docs/tuning.md), else follow; CPU and serial: compute
+    kFollow,  // GPU: role 2's, each when role 2 has left it: the kernel is launched ahead; not
+              // serial
     kCompute,   // role 2's, when roles 1 and 2 have ended: a kernel of its own on a GPU
     kDispatch,  // role 1's, as the end of role 1: no launch in between; not with role 4 or serial
     kAll,       // GPU: those of both, all roles in one kernel (one grid); not with role 4 or serial
@@ -141,14 +143,17 @@ struct LaunchTimes {
 struct Placement {
     std::vector<int> dispatch_map;  // SMs of the rank's communication partition
     std::vector<int> compute_map;
-    std::vector<int> combine_map;   // one of the two: see PlanOptions::combine
+    std::vector<int> combine_map;   // one of the two: see PlanOptions::combine. In one grid (all)
+                                    // those of both; the hardware deals them out, the two maps are
+                                    // empty
     std::vector<int> dispatch_ran;  // SMs that the units of role 1 recorded
     std::vector<int> compute_ran;   // of role 2
     std::vector<int> shared_ran;    // of role 4, which runs in the communication partition
     std::vector<int> combine_ran;   // of role 3
 
-    // Roles 1 and 2 had every SM of their partition once, roles 3 and 4 ran inside theirs. Serial
-    // launches run in the primary context: their lists are empty.
+    // Roles 1 and 2 had every SM of their partition (in one grid: of the rank, together) once,
+    // roles 3 and 4 ran inside theirs. Serial launches run in the primary context: their lists are
+    // empty.
     [[nodiscard]] bool holds() const;
 };
 

@@ -29,7 +29,8 @@ enum class Signal : std::uint32_t {
     kRoleBarrier,
     kFault,       // a peer gave up first; `peer` names it
     kRecvSlot,    // not a wait: a received list entry is out of range
-    kOverlapOff,  // role 1's end, waited for by role 2 when the plan's overlap is off
+    kOverlapOff,  // role 1's end, waited for by role 2 when the plan's overlap is off, and by a
+                  // role 3 that follows role 2
     kRole2Left,   // role 2's end, waited for by role 3 when it runs on role 1's units
 };
 

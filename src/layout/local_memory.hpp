@@ -19,6 +19,7 @@ inline constexpr int kMaxPlans = 16;
 // Whose units run role 3.
 enum class CombineOn : std::uint32_t {
     kCompute,   // role 2's, after the ends of roles 1 and 2 in stream order
+    kFollow,    // role 2's, each as soon as role 2 has left it
     kDispatch,  // role 1's, after their last row
     kAll,       // those of both, each after its own role: all roles are one kernel
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <iterator>
 #include <limits>
 
 #include "protocol/words.hpp"
@@ -17,6 +18,12 @@ bool Placement::holds() const {
             return std::binary_search(map.begin(), map.end(), sm);
         });
     };
+    if (dispatch_map.empty() && compute_map.empty()) {
+        std::vector<int> ran;
+        std::merge(dispatch_ran.begin(), dispatch_ran.end(), compute_ran.begin(), compute_ran.end(),
+                   std::back_inserter(ran));
+        return ran == combine_map && within(combine_ran, combine_map);
+    }
     return dispatch_ran == dispatch_map && compute_ran == compute_map &&
            within(shared_ran, dispatch_map) && within(combine_ran, combine_map);
 }

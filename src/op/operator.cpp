@@ -36,11 +36,12 @@ Status make_blueprint(const Shape& shape, const OperatorOptions& options, Bluepr
         // Serial launches end role 1 before role 2 begins, and role 2 before role 3.
         if (options.launch_mode == LaunchMode::kSerial) {
             asked.overlap = false;
-            if (asked.combine == CombineUnits::kDispatch || asked.combine == CombineUnits::kAll) {
+            if (asked.combine != CombineUnits::kAuto && asked.combine != CombineUnits::kCompute) {
                 return {Code::kBadConfig,
-                        fmt::format("plan '{}': combine on role 1's units needs roles that run "
-                                    "side by side, launch_mode is serial",
-                                    asked.name)};
+                        fmt::format(
+                            "plan '{}': combine must be auto or compute, launch_mode is serial: "
+                            "the others need roles that run side by side",
+                            asked.name)};
             }
             asked.combine = CombineUnits::kCompute;
         }

@@ -116,15 +116,16 @@ Status check_kernel(const Machine& machine, const PlanOptions& options) {
     if (options.shared_experts == SharedExperts::kRole4 && !machine.has_role4) {
         return bad(options, "shared_experts = role 4, which only the GPU backend has");
     }
-    if (options.combine == CombineUnits::kAll && !machine.has_one_grid) {
-        return bad(options, "combine on all units, in one grid, which only the GPU backend has");
+    if ((options.combine == CombineUnits::kAll || options.combine == CombineUnits::kFollow) &&
+        !machine.has_follow) {
+        return bad(options, fmt::format("combine = {}, which only the GPU backend has",
+                                        options.combine == CombineUnits::kAll ? "all" : "follow"));
     }
-    const bool beside_role1 =
-        options.combine == CombineUnits::kDispatch || options.combine == CombineUnits::kAll;
-    if (beside_role1 && options.shared_experts == SharedExperts::kRole4) {
+    if (options.shared_experts == SharedExperts::kRole4 &&
+        options.combine != CombineUnits::kCompute) {
         return bad(options,
-                   "combine on role 1's units and shared_experts = role 4: role 4 starts "
-                   "when role 1 has ended, and the combine waits for its rows");
+                   "shared_experts = role 4 needs combine = compute: role 4 starts when role 1 has "
+                   "ended, and nothing but the stream orders the combine behind it");
     }
     if (machine.second_columns == 0 || options.second_columns == machine.second_columns) return {};
     return bad(options, fmt::format("second_columns = {} must be {} (the GPU kernel's task width)",
@@ -152,16 +153,32 @@ void fill_lead(const Shape& shape, const Machine& machine, PlanOptions* options)
 }
 
 layout::CombineOn combine_on(CombineUnits units) {
-    if (units == CombineUnits::kAll) return layout::CombineOn::kAll;
-    return units == CombineUnits::kDispatch ? layout::CombineOn::kDispatch
-                                            : layout::CombineOn::kCompute;
+    switch (units) {
+        case CombineUnits::kFollow:
+            return layout::CombineOn::kFollow;
+        case CombineUnits::kDispatch:
+            return layout::CombineOn::kDispatch;
+        case CombineUnits::kAll:
+            return layout::CombineOn::kAll;
+        case CombineUnits::kAuto:
+        case CombineUnits::kCompute:
+            break;
+    }
+    return layout::CombineOn::kCompute;
 }
 
-// A kernel less, and all units sum: faster at every size measured (docs/tuning.md).
-void fill_combine(const Machine& machine, PlanOptions* options) {
+// After the partition is known.
+void fill_combine(const Machine& machine, int max_tokens, PlanOptions* options) {
     if (options->combine != CombineUnits::kAuto) return;
-    const bool one_grid = machine.has_one_grid && options->shared_experts != SharedExperts::kRole4;
-    options->combine = one_grid ? CombineUnits::kAll : CombineUnits::kCompute;
+    const std::int64_t most =
+        std::int64_t{machine.combine_tokens_per_unit} * options->partition.dispatch_units;
+    if (options->shared_experts == SharedExperts::kRole4) {
+        options->combine = CombineUnits::kCompute;
+    } else if (max_tokens <= most) {
+        options->combine = CombineUnits::kDispatch;
+    } else {
+        options->combine = machine.has_follow ? CombineUnits::kFollow : CombineUnits::kCompute;
+    }
 }
 
 // Both open: the machine's defaults. One open: the rest of the share, or the floor.
@@ -221,7 +238,7 @@ Status choose_plan(const Shape& shape, int max_tokens, const PlanOptions& option
     fill_second_columns(shape, machine, &filled);
     fill_partition(machine, &filled.partition);
     fill_lead(shape, machine, &filled);
-    fill_combine(machine, &filled);
+    fill_combine(machine, max_tokens, &filled);
     GCMOE_RETURN_IF_ERROR(check_sizes(shape, max_tokens, filled));
     GCMOE_RETURN_IF_ERROR(check_kernel(machine, filled));
     GCMOE_RETURN_IF_ERROR(check_units(filled, machine));

@@ -25,10 +25,13 @@ struct Machine {
     // units share. GPU: 16 MiB of the L2 (60 MB on an H200), beside the weights that stream
     // through. CPU: half of a core's L2 (1 MiB).
     std::uint64_t ring_bytes = 16ULL << 20;
-    int units_of_share = 0;     // SMs of the rank, all of which a plan hands out; 0 = no such rule
-    int second_columns = 0;     // the only task width of the kernels; 0 = any
-    bool has_role4 = false;     // the backend has one
-    bool has_one_grid = false;  // all roles in one kernel, role 3 on all units
+    int units_of_share = 0;  // SMs of the rank, all of which a plan hands out; 0 = no such rule
+    int second_columns = 0;  // the only task width of the kernels; 0 = any
+    bool has_role4 = false;  // the backend has one
+    // Role 3 may follow role 2 unit by unit (kFollow), or share a kernel with both roles (kAll).
+    bool has_follow = false;
+    // Tokens per unit of role 1 up to which role 3 runs on role 1's units; 0 = never by itself.
+    int combine_tokens_per_unit = 0;
     int lead_tasks_per_unit = 0;  // tasks that the first GEMMs run ahead by; 0 = two blocks
     int default_dispatch = 0;     // 0 = the floors
     int default_compute = 0;
@@ -40,6 +43,9 @@ inline constexpr int kGpuTaskColumns = 256;
 
 // SMs of the GPU that the defaults were measured on.
 inline constexpr int kH200Sms = 132;
+
+// Rows of that many tokens are summed by one SM in about the time that a kernel more costs.
+inline constexpr int kCombineTokensPerSm = 2;
 
 // A GPU whose SMs `ranks` virtual ranks share, in pairs: every rank gets as many whole pairs.
 // Virtual ranks lower the floor of compute SMs (their timings are no measure of a rank's).
@@ -54,7 +60,8 @@ constexpr Machine gpu_machine(int sms, int ranks) {
     // 4, 394 with 8, 391 with 12 (one H200, 2026-12-01).
     machine.lead_tasks_per_unit = 4;
     machine.has_role4 = true;
-    machine.has_one_grid = true;
+    machine.has_follow = true;
+    machine.combine_tokens_per_unit = kCombineTokensPerSm;
     // A rank alone pulls from its own memory, for which 8 SMs are enough (V4.1-Flash at 1, 32, 128,
     // 256 tokens: 70, 269, 298, 368 us with 8, 79, 280, 310, 385 with 16). Of a share, an eighth.
     machine.default_dispatch = ranks == 1 ? 8 : 2 * ((pairs + 7) / 8);

@@ -24,13 +24,14 @@ template <SignalMemory M>
     });
 }
 
-// A unit of role 1 has pulled its last row (overlap off: role 2 waits for all of them).
+// A unit of role 1 has pulled its last row.
 template <SignalMemory M>
 GCMOE_HD void leave_role1(const layout::RankMemory& memory) {
     M::add_release(&memory.words()->role1_left, std::uint64_t{1});
 }
 
-// Overlap off: role 2 starts when every unit of role 1 has left this launch.
+// Every unit of role 1 has left this launch: overlap off, before role 2 starts; and the end of a
+// role 3 that the stream does not order behind role 1.
 template <SignalMemory M>
 [[nodiscard]] GCMOE_HD bool wait_role1_left(const layout::RankMemory& memory,
                                             const Launch& launch) {

@@ -37,12 +37,29 @@ struct DealtTasks {
     bool has_role4 = false;
 };
 
+// The last unit of role 3 before it moves the state: no unit of roles 1 and 2 is left, or begins
+// late and takes the next generation for its own (R34). Where the stream orders them before role 3,
+// or they are role 3's own units, they have ended already.
+template <SignalMemory M>
+[[nodiscard]] GCMOE_HD bool wait_roles_left(const layout::RankMemory& memory,
+                                            const Launch& launch) {
+    if (!keeps<M>(Rule::kAdvanceAfterRole2)) return true;
+    switch (memory.plan.combine_on) {
+        case layout::CombineOn::kCompute:
+        case layout::CombineOn::kAll:
+            return true;
+        case layout::CombineOn::kDispatch:
+            return wait_role2_left<M>(memory, launch);
+        case layout::CombineOn::kFollow:
+            return wait_role1_left<M>(memory, launch) && wait_role2_left<M>(memory, launch);
+    }
+    return true;
+}
+
 // Role 3's end, one call per unit. The last unit moves the state to the next launch (R25):
 // everything the launch counted has been counted, because roles 1 and 2 have ended and every peer's
-// `done` has been seen. On role 1's units it waits for role 2's end itself: a unit of role 2 that
-// begins late would take the next generation for its own (R34); on the units of both, role 2's are
-// among those that arrive. `num_blocks`, `dealt`: of this
-// launch. Single words are plain: the next launch is ordered after. Returns false on a stall.
+// `done` has been seen. `num_blocks`, `dealt`: of this launch. Single words are plain: the next
+// launch is ordered after. Returns false on a stall.
 template <SignalMemory M>
 [[nodiscard]] GCMOE_HD bool end_launch(const layout::RankMemory& memory, const Launch& launch,
                                        std::uint32_t num_blocks, const DealtTasks& dealt) {
@@ -52,9 +69,7 @@ template <SignalMemory M>
     const std::uint64_t arrived = M::add_acq_rel(&words.role3_arrived, std::uint64_t{1}) + 1;
     const std::uint64_t turn = keeps<M>(Rule::kAdvanceLast) ? combine_units : 1;
     if (arrived != launch.launches * combine_units + turn) return true;
-    const bool waits = memory.plan.combine_on == layout::CombineOn::kDispatch &&
-                       keeps<M>(Rule::kAdvanceAfterRole2);
-    if (waits && !wait_role2_left<M>(memory, launch)) return false;
+    if (!wait_roles_left<M>(memory, launch)) return false;
     layout::StateWords& state = *memory.state();
     words.s0 = launch.s0 + num_blocks;
     words.launches = launch.launches + 1;

@@ -106,7 +106,8 @@ TEST_F(CudaOperator, SameBitsForEveryRowBlockAndOverlap) {
     }
 }
 
-// Role 3 on role 1's SMs: no kernel of its own; with and without a shared expert, idle ranks.
+// Role 3 after role 2, behind it SM by SM, on role 1's SMs, in one grid; with and without a shared
+// expert, idle ranks.
 TEST_F(CudaOperator, SameBitsForEveryCombine) {
     for (const int shared_inter : {0, 384}) {
         Shape shape = narrow_shape(1);
@@ -114,7 +115,8 @@ TEST_F(CudaOperator, SameBitsForEveryCombine) {
         std::vector<std::uint16_t> wanted;
         for (const int ranks : {1, 2, 8}) {
             shape.num_ranks = ranks;
-            for (const CombineUnits who : {CombineUnits::kCompute, CombineUnits::kDispatch}) {
+            for (const CombineUnits who : {CombineUnits::kCompute, CombineUnits::kFollow,
+                                           CombineUnits::kDispatch, CombineUnits::kAll}) {
                 for (const LaunchMode mode : {LaunchMode::kGraph, LaunchMode::kEager}) {
                     LayerOptions options;
                     options.launch_mode = mode;
@@ -333,18 +335,21 @@ TEST_F(CudaOperator, ResetThatMovesTheMemory) {
     ASSERT_EQ(layer.run(16), wanted);
 }
 
-TEST_F(CudaOperator, SerialLaunchesCannotSumOnRole1sUnits) {
+TEST_F(CudaOperator, SerialLaunchesSumInAKernelOfTheirOwn) {
     OperatorOptions options;
     options.backend = "cuda";
     options.max_tokens = 8;
     options.launch_mode = LaunchMode::kSerial;
     options.plans.resize(1);
-    options.plans[0].combine = CombineUnits::kDispatch;
-    std::vector<SizeEntry> sizes;
-    const Status status = Operator::size_report(narrow_shape(1), options, &sizes);
-    EXPECT_EQ(status.code(), Code::kBadConfig);
-    EXPECT_NE(status.message().find("launch_mode is serial"), std::string::npos)
-        << status.message();
+    for (const CombineUnits units :
+         {CombineUnits::kFollow, CombineUnits::kDispatch, CombineUnits::kAll}) {
+        options.plans[0].combine = units;
+        std::vector<SizeEntry> sizes;
+        const Status status = Operator::size_report(narrow_shape(1), options, &sizes);
+        EXPECT_EQ(status.code(), Code::kBadConfig);
+        EXPECT_NE(status.message().find("launch_mode is serial"), std::string::npos)
+            << status.message();
+    }
 }
 
 TEST_F(CudaOperator, BadOutputsAndCallbacksAreRefused) {

@@ -22,6 +22,7 @@ __global__ void copies(std::uint8_t* out, const std::uint8_t* from) {
         ptx::bulk_load_once(bytes + 128, from + 128, 128, &barrier, ptx::evict_first_policy());
     }
     ptx::cta_barrier();
+    ptx::launch_dependents();
     while (!ptx::mbarrier_try_wait(&barrier, 0)) ptx::sleep_ns(20);
     ptx::mbarrier_arrive(&barrier);
     const ptx::Words4 words =

@@ -232,39 +232,40 @@ TEST(PlanOnAGpu, LeadFollowsTheUnits) {
     EXPECT_EQ(plan.lead_blocks, 4U);
 }
 
-TEST(PlanOnAGpu, RolesShareOneGrid) {
+// Two tokens an SM of role 1; beyond that, and for role 4, role 2's units.
+TEST(PlanOnAGpu, FewTokensAreSummedByRole1sUnits) {
     using layout::CombineOn;
     Shape shape = checkpoint::model_shape(checkpoint::known_models().front(), 1);
     shape.shared_inter = 256;
-    const auto combine_on = [&shape](SharedExperts who, CombineUnits combine) {
+    const auto plan_of = [&shape](int tokens, SharedExperts who, CombineUnits combine) {
         PlanOptions options;
         options.shared_experts = who;
         options.combine = combine;
         backend::Plan plan;
-        EXPECT_TRUE(choose_plan(shape, 32, options, plan::gpu_machine(132, 1), &plan).ok());
+        EXPECT_TRUE(choose_plan(shape, tokens, options, plan::gpu_machine(132, 1), &plan).ok());
         return plan.memory;
     };
-    const layout::PlanMemory all = combine_on(SharedExperts::kAuto, CombineUnits::kAuto);
-    EXPECT_EQ(all.combine_on, CombineOn::kAll);
-    EXPECT_EQ(all.combine_units(), 132U);
-    EXPECT_TRUE(all.combines_by_signals());
-    const layout::PlanMemory role4 = combine_on(SharedExperts::kRole4, CombineUnits::kAuto);
-    EXPECT_EQ(role4.combine_on, CombineOn::kCompute);
-    EXPECT_EQ(role4.combine_units(), 124U);
-    EXPECT_FALSE(role4.combines_by_signals());
-    const layout::PlanMemory few = combine_on(SharedExperts::kAuto, CombineUnits::kDispatch);
-    EXPECT_EQ(few.combine_on, CombineOn::kDispatch);
-    EXPECT_EQ(few.combine_units(), 8U);
-    EXPECT_EQ(combine_on(SharedExperts::kAuto, CombineUnits::kCompute).combine_on,
-              CombineOn::kCompute);
+    const auto expect = [&](CombineOn where, std::uint32_t units, const layout::PlanMemory& plan) {
+        EXPECT_EQ(plan.combine_on, where);
+        EXPECT_EQ(plan.combine_units(), units);
+        EXPECT_EQ(plan.combines_by_signals(), where != CombineOn::kCompute);
+    };
+    const auto any = SharedExperts::kAuto;
+    expect(CombineOn::kDispatch, 8, plan_of(16, any, CombineUnits::kAuto));
+    expect(CombineOn::kFollow, 124, plan_of(17, any, CombineUnits::kAuto));
+    expect(CombineOn::kCompute, 124, plan_of(1, SharedExperts::kRole4, CombineUnits::kAuto));
+    expect(CombineOn::kCompute, 124, plan_of(1, any, CombineUnits::kCompute));
+    expect(CombineOn::kDispatch, 8, plan_of(256, any, CombineUnits::kDispatch));
+    expect(CombineOn::kAll, 132, plan_of(1, any, CombineUnits::kAll));
     PlanOptions both;
     both.shared_experts = SharedExperts::kRole4;
-    for (const CombineUnits units : {CombineUnits::kDispatch, CombineUnits::kAll}) {
+    for (const CombineUnits units :
+         {CombineUnits::kFollow, CombineUnits::kDispatch, CombineUnits::kAll}) {
         both.combine = units;
         backend::Plan plan;
         const Status status = choose_plan(shape, 8, both, plan::gpu_machine(132, 1), &plan);
         EXPECT_EQ(status.code(), Code::kBadConfig);
-        EXPECT_NE(status.message().find("role 4 starts when role 1 has ended"), std::string::npos)
+        EXPECT_NE(status.message().find("role 4 starts when role 1 has "), std::string::npos)
             << status.message();
     }
     PlanOptions on_cpu;
@@ -272,7 +273,8 @@ TEST(PlanOnAGpu, RolesShareOneGrid) {
     backend::Plan plan;
     const Status status = choose_plan(shape, 8, on_cpu, plan::cpu_machine(), &plan);
     EXPECT_EQ(status.code(), Code::kBadConfig);
-    EXPECT_NE(status.message().find("one grid"), std::string::npos) << status.message();
+    EXPECT_NE(status.message().find("only the GPU backend has"), std::string::npos)
+        << status.message();
 }
 
 TEST(PlanOnAGpu, OtherTaskWidthsAreRefused) {

@@ -178,7 +178,7 @@ GrantedPlan VariantLaunches::granted() const {
     granted.lead_blocks = static_cast<int>(plan.lead_blocks);
     granted.second_columns = static_cast<int>(plan.memory.second_columns);
     granted.overlap = plan.overlap;
-    granted.combine_on_dispatch = plan.memory.combine_on_dispatch != 0;
+    granted.combine_on = plan.memory.combine_on;
     granted.role4 = plan.has_role4;
     granted.placement_holds = op.statistics().placement.holds();
     return granted;

@@ -52,7 +52,9 @@ void add_variants(const std::string& ablation, const BenchVariant& base,
         });
     } else if (ablation == "combine") {
         add("combine-compute", [](Variant v) { v->plan.combine = CombineUnits::kCompute; });
+        add("combine-follow", [](Variant v) { v->plan.combine = CombineUnits::kFollow; });
         add("combine-dispatch", [](Variant v) { v->plan.combine = CombineUnits::kDispatch; });
+        add("combine-all", [](Variant v) { v->plan.combine = CombineUnits::kAll; });
     } else if (ablation == "shared") {
         add("shared-fused", [](Variant v) {
             v->shared = SharedForm::kFused;

@@ -34,6 +34,20 @@ const char* launch_mode_name(LaunchMode mode) {
     return "?";
 }
 
+const char* combine_name(layout::CombineOn units) {
+    switch (units) {
+        case layout::CombineOn::kCompute:
+            return "compute";
+        case layout::CombineOn::kFollow:
+            return "follow";
+        case layout::CombineOn::kDispatch:
+            return "dispatch";
+        case layout::CombineOn::kAll:
+            break;
+    }
+    return "all";
+}
+
 Json config_json(const BenchPoint& point) {
     Json config = {{"launch", launch_mode_name(point.launch_mode)},
                    {"shared", shared_form_name(point.shared)}};
@@ -46,7 +60,7 @@ Json config_json(const BenchPoint& point) {
     config["lead_blocks"] = plan.lead_blocks;
     config["second_columns"] = plan.second_columns;
     config["overlap"] = plan.overlap;
-    config["combine"] = plan.combine_on_dispatch ? "dispatch" : "compute";
+    config["combine"] = combine_name(plan.combine_on);
     config["role4"] = plan.role4;
     config["placement_holds"] = plan.placement_holds;
     return config;

@@ -9,6 +9,7 @@
 #include "bench_figures.hpp"
 #include "bench_options.hpp"
 #include "gcmoe/operator.hpp"
+#include "layout/local_memory.hpp"
 
 namespace gcmoe::cli {
 
@@ -31,7 +32,7 @@ struct GrantedPlan {
     int lead_blocks = 0;
     int second_columns = 0;
     bool overlap = true;
-    bool combine_on_dispatch = false;
+    layout::CombineOn combine_on = layout::CombineOn::kCompute;
     bool role4 = false;
     bool placement_holds = false;
 };

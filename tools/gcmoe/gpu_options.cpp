@@ -25,8 +25,10 @@ void add_gpu_options(CLI::App& command, GpuOptions* options) {
     command
         .add_option(
             "--combine", options->combine,
-            "Units of role 3: compute (role 2's), dispatch (role 1's, no launch between), all "
-            "(GPU: all roles in one kernel), auto = all on a GPU, else compute (auto)")
+            "Units of role 3: compute (role 2's, a kernel after it), follow (GPU: role 2's, as "
+            "it leaves them), dispatch (role 1's, no launch between), all (GPU: all roles "
+            "in one kernel), auto = dispatch for few tokens on a GPU, else follow; on the "
+            "CPU compute (auto)")
         ->type_name("UNITS")
         ->group("Execution");
     command.add_option("--device", options->device, "GPU: CUDA's number of the device (0)")
@@ -70,11 +72,13 @@ Status parse_combine(const GpuOptions& options, CombineUnits* combine) {
         *combine = CombineUnits::kCompute;
     } else if (options.combine == "dispatch") {
         *combine = CombineUnits::kDispatch;
+    } else if (options.combine == "follow") {
+        *combine = CombineUnits::kFollow;
     } else if (options.combine == "all") {
         *combine = CombineUnits::kAll;
     } else {
         return option_error("--combine", options.combine,
-                            "must be one of auto, compute, dispatch, all");
+                            "must be one of auto, follow, compute, dispatch, all");
     }
     return {};
 }

@@ -22,8 +22,10 @@ __global__ void __launch_bounds__(kThreads, 1)
 cudaError_t prepare_role3() { return device::prepare_kernel(&role3_kernel, kThreads, 0); }
 
 cudaError_t launch_role3(const device::GpuLaunch& launch, cudaStream_t stream) {
+    const bool follows = launch.memory.plan.combine_on == layout::CombineOn::kFollow;
     return device::launch_kernel(&role3_kernel, {launch.memory.plan.compute_units, kThreads, 0},
-                                 launch, stream);
+                                 launch, stream,
+                                 follows ? device::Order::kAhead : device::Order::kAfter);
 }
 
 }  // namespace gcmoe::cuda::combine

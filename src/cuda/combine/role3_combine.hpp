@@ -10,7 +10,8 @@ namespace gcmoe::cuda::combine {
 // Loads the kernel; call before any role of the process runs.
 cudaError_t prepare_role3();
 
-// compute_units CTAs.
+// compute_units CTAs. With CombineOn::kFollow behind role 2 on its stream: they begin as role 2's
+// CTAs leave.
 cudaError_t launch_role3(const device::GpuLaunch& launch, cudaStream_t stream);
 
 }  // namespace gcmoe::cuda::combine

@@ -9,6 +9,7 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <cstdint>
 
 #include "cuda/device/gpu_launch.cuh"
 #include "cuda/device/shared_memory.hpp"
@@ -22,9 +23,21 @@ struct LaunchSize {
     std::size_t shared_bytes;
 };
 
+// When a kernel may begin: after the kernel before it in the stream, or when that one's CTAs have
+// called launch_dependents.
+enum class Order : std::uint8_t { kAfter, kAhead };
+
 inline cudaError_t launch_kernel(void (*kernel)(GpuLaunch), const LaunchSize& size,
-                                 const GpuLaunch& launch, cudaStream_t stream) {
+                                 const GpuLaunch& launch, cudaStream_t stream,
+                                 Order order = Order::kAfter) {
+    cudaLaunchAttribute ahead{};
+    ahead.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    ahead.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config{};
+    if (order == Order::kAhead) {
+        config.attrs = &ahead;
+        config.numAttrs = 1;
+    }
     config.gridDim = dim3(size.ctas);
     config.blockDim = dim3(size.threads);
     config.dynamicSmemBytes = size.shared_bytes;

@@ -20,6 +20,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     role2_kernel(const __grid_constant__ device::GpuLaunch launch) {
     extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
     if (launch.is_warm_up != 0) return;
+    // Role 3 waits for its data by signals, and for this CTA to leave its SM.
+    if (launch.memory.plan.combine_on == layout::CombineOn::kFollow) ptx::launch_dependents();
     device::GpuTimes* units = launch.is_role4 != 0 ? launch.shared_times : launch.compute_times;
     device::GpuTimes* times = &units[ptx::cta_idx()];
     device::note_begin(times);

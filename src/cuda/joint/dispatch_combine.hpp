@@ -10,7 +10,7 @@ namespace gcmoe::cuda::joint {
 // Call once per device, while no role runs: see prepare_kernel.
 cudaError_t prepare_dispatch_combine();
 
-// Role 1, then role 3 on the same CTAs; grid = dispatch units. The plan has combine_on_dispatch.
+// Role 1, then role 3 on the same CTAs; grid = dispatch units. The plan has CombineOn::kDispatch.
 cudaError_t launch_dispatch_combine(const device::GpuLaunch& launch, cudaStream_t stream);
 
 }  // namespace gcmoe::cuda::joint

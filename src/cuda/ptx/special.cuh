@@ -28,6 +28,12 @@ __device__ __forceinline__ void sleep_ns(std::uint32_t ns) {
     asm volatile("nanosleep.u32 %0;" ::"r"(ns));
 }
 
+// The kernel that was launched to follow this one may begin where this grid's CTAs have ended, once
+// all of them have said so or ended.
+__device__ __forceinline__ void launch_dependents() {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
 // Registers per thread of this warpgroup from here on. All warps of the warpgroup call it.
 template <int kRegisters>
 __device__ __forceinline__ void take_registers() {

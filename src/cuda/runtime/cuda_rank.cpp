@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdlib>
+#include <iterator>
 #include <map>
 
 #include "backend/describe_memory.hpp"
@@ -417,17 +418,17 @@ Placement CudaRank::placement() {
     const RankPartition& partition = *partitions_[static_cast<std::size_t>(last_plan_idx_)];
     Placement placement;
     const backend::Plan& plan = setup_.plans[static_cast<std::size_t>(last_plan_idx_)];
-    placement.dispatch_map = partition.dispatch_sms;
-    placement.compute_map = partition.compute_sms;
-    if (plan.memory.combine_on == layout::CombineOn::kAll) {  // the hardware deals out the CTAs
-        placement.dispatch_map.insert(placement.dispatch_map.end(), partition.compute_sms.begin(),
-                                      partition.compute_sms.end());
-        std::sort(placement.dispatch_map.begin(), placement.dispatch_map.end());
-        placement.compute_map = placement.dispatch_map;
-    }
     placement.dispatch_ran = sms(times.dispatch);
     placement.compute_ran = sms(times.compute);
     placement.combine_ran = sms(times.combine);
+    if (plan.memory.combine_on == layout::CombineOn::kAll) {
+        std::merge(partition.dispatch_sms.begin(), partition.dispatch_sms.end(),
+                   partition.compute_sms.begin(), partition.compute_sms.end(),
+                   std::back_inserter(placement.combine_map));
+        return placement;
+    }
+    placement.dispatch_map = partition.dispatch_sms;
+    placement.compute_map = partition.compute_sms;
     const bool on_dispatch = plan.memory.combine_on == layout::CombineOn::kDispatch;
     placement.combine_map = on_dispatch ? placement.dispatch_map : placement.compute_map;
     if (plan.has_role4) placement.shared_ran = sms(times.shared);

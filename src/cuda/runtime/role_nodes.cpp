@@ -73,18 +73,20 @@ Status ForkJoin::end(const RankLaunch& rank, cudaStream_t stream) {
     const cudaStream_t compute = rank.partition->compute.stream();
     GCMOE_RETURN_IF_ERROR(
         cuda_status(cudaEventRecord(role1_ended_, dispatch), "joining roles 1 and 4"));
-    if (combines_on(rank, layout::CombineOn::kDispatch)) {
-        GCMOE_RETURN_IF_ERROR(cuda_status(cudaEventRecord(ended_, compute), "joining role 2"));
+    if (combines_on(rank, layout::CombineOn::kCompute)) {
         GCMOE_RETURN_IF_ERROR(
-            cuda_status(cudaStreamWaitEvent(stream, role1_ended_), "joining roles 1 and 3"));
-        return cuda_status(cudaStreamWaitEvent(stream, ended_), "joining role 2");
+            cuda_status(cudaStreamWaitEvent(compute, role1_ended_), "joining roles 1 and 4"));
     }
-    GCMOE_RETURN_IF_ERROR(
-        cuda_status(cudaStreamWaitEvent(compute, role1_ended_), "joining roles 1 and 4"));
-    GCMOE_RETURN_IF_ERROR(
-        cuda_status(combine::launch_role3(rank.launch, compute), "launching role 3"));
-    GCMOE_RETURN_IF_ERROR(cuda_status(cudaEventRecord(ended_, compute), "joining role 3"));
-    return cuda_status(cudaStreamWaitEvent(stream, ended_), "joining role 3");
+    if (!combines_on(rank, layout::CombineOn::kDispatch)) {
+        GCMOE_RETURN_IF_ERROR(
+            cuda_status(combine::launch_role3(rank.launch, compute), "launching role 3"));
+    }
+    GCMOE_RETURN_IF_ERROR(cuda_status(cudaEventRecord(ended_, compute), "joining roles 2 and 3"));
+    if (!combines_on(rank, layout::CombineOn::kCompute)) {
+        GCMOE_RETURN_IF_ERROR(
+            cuda_status(cudaStreamWaitEvent(stream, role1_ended_), "joining role 1"));
+    }
+    return cuda_status(cudaStreamWaitEvent(stream, ended_), "joining roles 2 and 3");
 }
 
 Status write_num_tokens(const std::vector<const RankLaunch*>& ranks, cudaStream_t stream) {

@@ -3,8 +3,9 @@
 //   fork --> role 1 --> role 4 (communication partition) --+
 //        +-> role 2 (compute partition) -------------------+-> role 3 (compute partition) --> join
 //
-// With role 3 on role 1's units, role 1's kernel holds both; in one grid, one kernel holds all
-// roles.
+// Where role 3 follows role 2 SM by SM it is launched right behind it, and waits for role 1 by
+// signals. With role 3 on role 1's units, role 1's kernel holds both; in one grid, one kernel holds
+// all roles.
 //
 // Roles 1 and 2 of all ranks have no edge between them: they wait for each other through signals,
 // so all of them must be resident together. Role 3 of a rank follows its own roles only.

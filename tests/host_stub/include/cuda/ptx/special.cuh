@@ -21,6 +21,7 @@ inline std::uint64_t global_timer_ns() {
         std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
 }
 
+inline void launch_dependents() {}
 inline void sleep_ns(std::uint32_t) { host_stub::yield(); }
 
 template <int kRegisters>
