@@ -45,8 +45,8 @@ enum class Rule : std::uint32_t {
     kSharedTopUp,           // R31 idle row blocks gain n1_s as well
     kRankBarrier,           // R32 role 1's other units pull after the counts are in
     kWaitLastLap,           // R33 the second GEMM waits until its place's last lap has been read
-    kAdvanceAfterRole2,    // R34 role 3 behind signals: state advances after role 2's units left
-    kSharedRowsBeforeSum,  // R35 and it reads shared rows after that only
+    kAdvanceAfterRole2,     // R34 role 3 behind signals: state advances after role 2's units left
+    kSharedRowsBeforeSum,   // R35 and it reads shared rows after that only
     kCount
 };
 

@@ -207,7 +207,7 @@ struct WeightWarp {
         for (std::uint32_t chunk = 0; chunk < chunks; chunk += kPair) {
             const std::uint32_t bytes =
                 chunk + kPair <= chunks ? kPair * layout::kFp4TileBytes : layout::kFp4TileBytes;
-            WeightStage<kMaxRows>& stage = shared->weights[group][stages.stage];
+            WeightStage<kMaxRows>& stage = shared->weights[stages.stage][group];
             if (!wait_phase(&stage.empty, stages.phase ^ 1, &shared->abort)) return;
             ptx::mbarrier_arrive_expect(&stage.full, bytes);
             ptx::bulk_load_once(stage.tiles, from, bytes, &stage.full, policy);

@@ -1,10 +1,11 @@
 // Epilogues of role 2: SwiGLU with requantisation, and results to the owners of the tokens.
 //
-// A warpgroup's sums stand in shared memory as (rows, 64) floats; a warp takes four tokens at a
-// time, eight lanes a token. So the work follows the live rows, not N, and there is one copy of
-// this code: instructions that are not in the cache yet cost an SM about 5 us. One barrier of all
-// math threads per first-GEMM task (the amax over its 128 columns); otherwise warpgroups go their
-// own way. A warp that has stored arrives at task_done, and the finish warp signals.
+// A warpgroup's sums stand in shared memory as (rows, 64) floats, of 32 tokens at once; a warp
+// takes four tokens at a time, eight lanes a token. So the work follows the live rows, not N, and
+// there is one copy of this code: instructions that are not in the cache yet cost an SM about 5 us.
+// One barrier of all math threads per first-GEMM task (the amax over its 128 columns); otherwise
+// warpgroups go their own way. A warp that has stored arrives at task_done, and the finish warp
+// signals.
 #pragma once
 
 #include <cstdint>
@@ -45,14 +46,21 @@ struct EpilogueTask {
     // stores free of bank conflicts and pairs of rows together.
     [[nodiscard]] __device__ __forceinline__ float* sum(std::uint32_t token,
                                                         std::uint32_t row) const {
-        return &shared->sums[me.warpgroup][token][row ^ 8 * (token / 2 % 4)];
+        constexpr std::uint32_t kSumRows = SharedStorage<kMaxRows>::kSumRows;
+        return &shared->sums[me.warpgroup][token % kSumRows][row ^ 8 * (token / 2 % 4)];
     }
     __device__ __forceinline__ void warpgroup_barrier() const {
         ptx::named_barrier(kWarpgroupBarrier + me.warpgroup, 128);
     }
 };
 
-// This thread's accumulators (kN / 2) to the warpgroup's sums.
+// Tokens of a task that are finished at once: those whose sums shared memory holds.
+struct TokenRange {
+    std::uint32_t begin;
+    std::uint32_t end;
+};
+
+// This thread's accumulators of kN tokens (kN / 2) to the warpgroup's sums.
 template <std::uint32_t kN, std::uint32_t kMaxRows>
 __device__ __forceinline__ void stage_sums(const EpilogueTask<kMaxRows>& at, const float* sum) {
 #pragma unroll
@@ -137,14 +145,15 @@ __device__ __forceinline__ std::uint32_t token_max(std::uint32_t value) {
 // compared as bits: NaN is the largest. Rows past the last live one are worked on, too, for the
 // shuffles' sake; what they give is not used.
 template <bool kK32, std::uint32_t kMaxRows>
-__device__ __forceinline__ void activate(const EpilogueTask<kMaxRows>& at) {
+__device__ __forceinline__ void activate(const EpilogueTask<kMaxRows>& at,
+                                         const TokenRange& tokens) {
     const std::uint32_t row = gate_row(LaneColumns<4>::at(at, 0).column);
     const RowTerms gate = row_terms(at, row);
     const RowTerms up = row_terms(at, row + 8);
     const bool weigh = at.routed() && at.gpu.weight_placement == WeightPlacement::kBeforeRequantise;
     std::uint32_t* amax_of = at.shared->amax[at.slot][kK32 ? at.me.warpgroup : 0];
 #pragma unroll 1
-    for (std::uint32_t first = kWarpTokens * at.me.warp; first < at.task.rows;
+    for (std::uint32_t first = tokens.begin + kWarpTokens * at.me.warp; first < tokens.end;
          first += kTokenStride) {
         const auto own = LaneColumns<4>::at(at, first);
         Floats4 value = *four_sums(at, own.token, row);
@@ -162,7 +171,7 @@ __device__ __forceinline__ void activate(const EpilogueTask<kMaxRows>& at) {
         }
         *four_sums(at, own.token, row) = value;
         amax = token_max(amax);
-        if (own.m == 0 && own.token < at.task.rows) ptx::shared_max(&amax_of[own.token], amax);
+        if (own.m == 0 && own.token < tokens.end) ptx::shared_max(&amax_of[own.token], amax);
     }
 }
 
@@ -216,7 +225,8 @@ __device__ __forceinline__ float scale_row(const EpilogueTask<kMaxRows>& at,
 // Activated columns -> codes and scales in the ring, or the shared expert's activations. Four
 // columns are one word in either K order.
 template <bool kK32, std::uint32_t kMaxRows>
-__device__ __forceinline__ void store_chunk(const EpilogueTask<kMaxRows>& at) {
+__device__ __forceinline__ void store_chunk(const EpilogueTask<kMaxRows>& at,
+                                            const TokenRange& tokens) {
     const layout::RankMemory& memory = at.gpu.memory;
     const std::uint32_t in_group = LaneColumns<4>::at(at, 0).column;
     const std::uint32_t column = 32 * at.me.warpgroup + in_group;
@@ -224,10 +234,10 @@ __device__ __forceinline__ void store_chunk(const EpilogueTask<kMaxRows>& at) {
     std::uint8_t* chunk = memory.ring_act().chunk(at.task.place, at.task.index);
     const bool captures = at.routed() && memory.local.has_capture != 0;
 #pragma unroll 1
-    for (std::uint32_t first = kWarpTokens * at.me.warp; first < at.task.rows;
+    for (std::uint32_t first = tokens.begin + kWarpTokens * at.me.warp; first < tokens.end;
          first += kTokenStride) {
         const auto own = LaneColumns<4>::at(at, first);
-        if (own.token >= at.task.rows) continue;
+        if (own.token >= tokens.end) continue;
         const Floats4 value = *four_sums(at, own.token, gate_row(in_group));
         const float scale = scale_row<kK32>(at, own);
         const std::uint32_t codes = ptx::e4m3_pair(value.f[0] * scale, value.f[1] * scale) |
@@ -251,15 +261,18 @@ __device__ __forceinline__ void store_chunk(const EpilogueTask<kMaxRows>& at) {
 // First GEMM: SwiGLU, weight, requantisation, one chunk to the second GEMM; with task 0 the origins
 // (R17).
 template <bool kK32, std::uint32_t kMaxRows>
-__device__ __forceinline__ void finish_first(const EpilogueTask<kMaxRows>& at) {
-    activate<kK32>(at);
+__device__ __forceinline__ void finish_first(const EpilogueTask<kMaxRows>& at,
+                                             const TokenRange& tokens) {
+    activate<kK32>(at, tokens);
     ptx::named_barrier(kMathBarrier, kMathThreads);
     wait_phase(&at.shared->may_store[at.slot], at.phase, &at.shared->abort);  // R15, R16
     if (aborted(&at.shared->abort)) return;  // origins may be anything
-    store_chunk<kK32>(at);
+    store_chunk<kK32>(at, tokens);
     if (at.routed() && at.task.index == 0 && at.me.warpgroup == 1 && at.me.warp == 0) {
         layout::Origin* to = at.gpu.memory.act_origins(at.task.place);
-        for (std::uint32_t row = at.lane(); row < at.task.rows; row += 32) to[row] = at.origin(row);
+        for (std::uint32_t row = tokens.begin + at.lane(); row < tokens.end; row += 32) {
+            to[row] = at.origin(row);
+        }
     }
     ptx::fence_async_proxy();  // read by the copy engine of other SMs
 }
@@ -283,17 +296,18 @@ __device__ __forceinline__ std::uint16_t* result_row(const EpilogueTask<kMaxRows
 // Second GEMM: the warpgroup's 64 columns of each row as bf16 straight to the row's owner, 128
 // bytes a row, eight columns a lane.
 template <std::uint32_t kMaxRows>
-__device__ __forceinline__ void finish_second(const EpilogueTask<kMaxRows>& at) {
+__device__ __forceinline__ void finish_second(const EpilogueTask<kMaxRows>& at,
+                                              const TokenRange& tokens) {
     const std::uint32_t column = LaneColumns<8>::at(at, 0).column;
     const RowTerms terms[2] = {row_terms(at, column), row_terms(at, column + 4)};
     const bool has_bias = at.task.matrix.bias != nullptr;
     const bool weigh = at.routed() && at.gpu.weight_placement == WeightPlacement::kAfterSecondGemm;
     if (aborted(&at.shared->abort)) return;  // origins may be anything
 #pragma unroll 1
-    for (std::uint32_t first = kWarpTokens * at.me.warp; first < at.task.rows;
+    for (std::uint32_t first = tokens.begin + kWarpTokens * at.me.warp; first < tokens.end;
          first += kTokenStride) {
         const auto own = LaneColumns<8>::at(at, first);
-        if (own.token >= at.task.rows) continue;
+        if (own.token >= tokens.end) continue;
         const float weight = weigh || has_bias ? at.origin(own.token).weight : 0.0F;
         ptx::Words4 out;
 #pragma unroll

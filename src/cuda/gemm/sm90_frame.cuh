@@ -70,8 +70,8 @@ struct GpuTask {
 
 // Stages of the rings, each with its barriers beside its bytes: a math warp reaches all of a stage
 // from one address, and adds to it once a stage (237 instructions a pair of 16 tokens, 262 with
-// arrays of each). Weight stages lie on 128 bytes, where shared memory has room for it: bulk copies
-// to other multiples of 16 cost 2 to 4 % of a launch.
+// arrays of each). Weight stages lie on 128 bytes: bulk copies to other multiples of 16 cost 2 to
+// 4 % of a launch.
 template <std::uint32_t kMaxRows>
 struct alignas(1024) TokenStage {
     std::uint8_t codes[kPair][kMaxRows * 128];  // groups of 8 swizzled rows, 1024 bytes each
@@ -80,7 +80,7 @@ struct alignas(1024) TokenStage {
     std::uint64_t empty;
 };
 template <std::uint32_t kMaxRows>
-struct alignas(kMaxRows <= 32 ? 128 : 16) WeightStage {
+struct alignas(128) WeightStage {
     std::uint8_t tiles[kPair * layout::kFp4TileBytes];
     std::uint64_t full;
     std::uint64_t empty;
@@ -89,11 +89,12 @@ struct alignas(kMaxRows <= 32 ? 128 : 16) WeightStage {
 // Shared memory of a CTA; kMaxRows = rows of the largest block it can take.
 template <std::uint32_t kMaxRows>
 struct alignas(1024) SharedStorage {
-    static constexpr std::uint32_t kTokenStages = kMaxRows <= 32 ? 6 : 3;
+    static constexpr std::uint32_t kTokenStages = kMaxRows <= 32 ? 6 : 4;
+    static constexpr std::uint32_t kSumRows = kMaxRows <= 32 ? kMaxRows : 32;  // finished at once
 
     TokenStage<kMaxRows> tokens[kTokenStages];
-    WeightStage<kMaxRows> weights[kWarpgroups][kWeightStages];
-    float sums[kWarpgroups][kMaxRows][64];  // swizzled, see EpilogueTask::sum
+    WeightStage<kMaxRows> weights[kWeightStages][kWarpgroups];
+    float sums[kWarpgroups][kSumRows][64];  // swizzled, see EpilogueTask::sum
     layout::Origin origins[kTaskSlots][kMaxRows];
     float row_factors[kTaskSlots][kTileColumns];
     // Bits of non-negative floats; zero when a task is handed out. One for each 32 columns (UE8M0),
@@ -121,21 +122,17 @@ struct RingCursor {
     }
 };
 
-// The same as an address in shared memory, for loops that count instructions.
-template <std::uint32_t kStages, class Stage>
+// The same as an address in shared memory, for loops that count instructions and registers. Places
+// are kStride bytes apart; `end`, the address behind the ring, is the same for all threads, and no
+// register of theirs holds it.
+template <std::uint32_t kStages, std::uint32_t kStride>
 struct StageCursor {
-    std::uint32_t first = 0;
     std::uint32_t at = 0;
     std::uint32_t phase = 0;
-    __device__ __forceinline__ static StageCursor over(const Stage* stages) {
-        const std::uint32_t first = ptx::shared_address(stages);
-        return {first, first, 0};
-    }
-    __device__ __forceinline__ void advance() {
-        constexpr std::uint32_t kBytes = sizeof(Stage);  // 32 bits: addresses have no more
-        at += kBytes;
-        if (at == first + kStages * kBytes) {
-            at = first;
+    __device__ __forceinline__ void advance(std::uint32_t end) {
+        at += kStride;
+        if (at >= end) {
+            at -= kStages * kStride;
             phase ^= 1;
         }
     }
@@ -176,8 +173,8 @@ __device__ __forceinline__ void init_barriers(SharedStorage<kMaxRows>* shared) {
     }
     for (std::uint32_t g = 0; g < kWarpgroups; ++g) {
         for (std::uint32_t i = 0; i < kWeightStages; ++i) {
-            ptx::mbarrier_init(&shared->weights[g][i].full, 1);
-            ptx::mbarrier_init(&shared->weights[g][i].empty, 4);
+            ptx::mbarrier_init(&shared->weights[i][g].full, 1);
+            ptx::mbarrier_init(&shared->weights[i][g].empty, 4);
         }
     }
     for (std::uint32_t i = 0; i < kTaskSlots; ++i) {

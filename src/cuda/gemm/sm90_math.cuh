@@ -47,8 +47,8 @@ struct MathThread {
 // A math warp's places in the CTA's rings; kept over tasks.
 template <std::uint32_t kMaxRows>
 struct MathCursors {
-    StageCursor<SharedStorage<kMaxRows>::kTokenStages, TokenStage<kMaxRows>> tokens;
-    StageCursor<kWeightStages, WeightStage<kMaxRows>> weights;
+    StageCursor<SharedStorage<kMaxRows>::kTokenStages, sizeof(TokenStage<kMaxRows>)> tokens;
+    StageCursor<kWeightStages, kWarpgroups * sizeof(WeightStage<kMaxRows>)> weights;
     RingCursor<kTaskSlots> slots;
 };
 
@@ -198,14 +198,12 @@ struct MathRings {
     MathThread me;
     MathCursors<kMaxRows>* cursors;
 
+    using Storage = SharedStorage<kMaxRows>;
     using Tokens = TokenStage<kMaxRows>;
     using Weights = WeightStage<kMaxRows>;
 
-    // Relative to what is in a register anyway.
     [[nodiscard]] __device__ __forceinline__ std::uint32_t abort_word() const {
-        using Storage = SharedStorage<kMaxRows>;
-        static_assert(offsetof(Storage, tokens) == 0);
-        return cursors->tokens.first + static_cast<std::uint32_t>(offsetof(Storage, abort));
+        return ptx::shared_address(&shared->abort);
     }
     __device__ __forceinline__ void wait_tokens() const {
         wait_phase_at(cursors->tokens.at + static_cast<std::uint32_t>(offsetof(Tokens, full)),
@@ -219,7 +217,7 @@ struct MathRings {
             ptx::mbarrier_arrive(cursors->tokens.at +
                                  static_cast<std::uint32_t>(offsetof(Tokens, empty)));
         }
-        cursors->tokens.advance();
+        cursors->tokens.advance(ptx::shared_address(&shared->tokens[Storage::kTokenStages]));
     }
     __device__ __forceinline__ void wait_weights() const {
         wait_phase_at(cursors->weights.at + static_cast<std::uint32_t>(offsetof(Weights, full)),
@@ -231,7 +229,7 @@ struct MathRings {
             ptx::mbarrier_arrive(cursors->weights.at +
                                  static_cast<std::uint32_t>(offsetof(Weights, empty)));
         }
-        cursors->weights.advance();
+        cursors->weights.advance(ptx::shared_address(&shared->weights[kWeightStages]));
     }
     [[nodiscard]] __device__ __forceinline__ std::uint32_t tile(std::uint32_t in_pair) const {
         return cursors->weights.at + in_pair * layout::kFp4TileBytes;

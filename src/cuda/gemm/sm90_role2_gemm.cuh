@@ -41,10 +41,18 @@ static_assert(offsetof(SharedStorage<64>, sums) % 16 == 0 &&
 // Forms of weights and activations that have a main loop of their own.
 enum class LoopForm : std::uint8_t { kRowFactors, kChunkFactors, kFp8 };
 
-// One task's products for kN tokens, into the warpgroup's sums.
+// A thread's accumulators of the tokens that the warpgroup's sums have no room for yet.
+template <std::uint32_t kMaxRows>
+struct LaterSums {
+    static constexpr std::uint32_t kTokens = kMaxRows - SharedStorage<kMaxRows>::kSumRows;
+    float sum[kTokens == 0 ? 1 : kTokens / 2];
+};
+
+// One task's products for kN tokens, into the warpgroup's sums and `later`.
 template <std::uint32_t kN, LoopForm kForm, bool kK32, std::uint32_t kMaxRows>
 __device__ __forceinline__ void multiply(const EpilogueTask<kMaxRows>& at,
-                                         const MathRings<kMaxRows>& rings) {
+                                         const MathRings<kMaxRows>& rings,
+                                         LaterSums<kMaxRows>* later) {
     float sum[kN / 2];
 #pragma unroll
     for (std::uint32_t i = 0; i < kN / 2; ++i) sum[i] = 0.0F;
@@ -56,20 +64,28 @@ __device__ __forceinline__ void multiply(const EpilogueTask<kMaxRows>& at,
     } else {
         run_wide_loop<kN>(rings, at.task.chunks, sum);
     }
-    stage_sums<kN>(at, sum);
+    constexpr std::uint32_t kNow = kN <= 32 ? kN : 32;
+    stage_sums<kNow>(at, sum);
+    if constexpr (LaterSums<kMaxRows>::kTokens != 0) {
+#pragma unroll
+        for (std::uint32_t i = 0; i < LaterSums<kMaxRows>::kTokens / 2; ++i) {
+            later->sum[i] = kNow / 2 + i < kN / 2 ? sum[(kNow / 2 + i) % (kN / 2)] : 0.0F;
+        }
+    }
 }
 
 // The instance for the task's number of rows.
 template <std::uint32_t kN, LoopForm kForm, bool kK32, std::uint32_t kMaxRows>
 __device__ __forceinline__ void multiply_rows(const EpilogueTask<kMaxRows>& at,
-                                              const MathRings<kMaxRows>& rings) {
+                                              const MathRings<kMaxRows>& rings,
+                                              LaterSums<kMaxRows>* later) {
     if constexpr (kN > 8) {
         if (at.task.rows <= kN - 8) {
-            multiply_rows<kN - 8, kForm, kK32>(at, rings);
+            multiply_rows<kN - 8, kForm, kK32>(at, rings, later);
             return;
         }
     }
-    multiply<kN, kForm, kK32>(at, rings);
+    multiply<kN, kForm, kK32>(at, rings, later);
 }
 
 // One task of a warpgroup that has a tile.
@@ -77,20 +93,30 @@ template <bool kK32, std::uint32_t kMaxRows>
 __device__ __forceinline__ void run_task(const EpilogueTask<kMaxRows>& at,
                                          const MathRings<kMaxRows>& rings) {
     // The rarer forms only exist for the largest N.
+    LaterSums<kMaxRows> later;
     if (!at.routed()) {
-        multiply<kMaxRows, LoopForm::kFp8, kK32>(at, rings);
+        multiply<kMaxRows, LoopForm::kFp8, kK32>(at, rings, &later);
     } else if (at.task.matrix.chunk_factors != nullptr) {
-        multiply<kMaxRows, LoopForm::kChunkFactors, kK32>(at, rings);
+        multiply<kMaxRows, LoopForm::kChunkFactors, kK32>(at, rings, &later);
     } else {
-        multiply_rows<kMaxRows, LoopForm::kRowFactors, kK32>(at, rings);
+        multiply_rows<kMaxRows, LoopForm::kRowFactors, kK32>(at, rings, &later);
     }
-    at.warpgroup_barrier();
-    if (is_first(at.task.kind)) {
-        finish_first<kK32>(at);
-    } else {
-        finish_second(at);
+    constexpr std::uint32_t kSumRows = SharedStorage<kMaxRows>::kSumRows;
+#pragma unroll 1
+    for (std::uint32_t begin = 0;; begin += kSumRows) {
+        const std::uint32_t end = begin + kSumRows < at.task.rows ? begin + kSumRows : at.task.rows;
+        at.warpgroup_barrier();
+        if (is_first(at.task.kind)) {
+            finish_first<kK32>(at, {begin, end});
+        } else {
+            finish_second(at, {begin, end});
+        }
+        at.warpgroup_barrier();  // the sums are read
+        if (end == at.task.rows) break;
+        if constexpr (LaterSums<kMaxRows>::kTokens != 0) {
+            stage_sums<LaterSums<kMaxRows>::kTokens>(at, later.sum);
+        }
     }
-    at.warpgroup_barrier();  // the sums are read
 }
 
 // A math thread's whole launch.
@@ -98,8 +124,8 @@ template <bool kK32, std::uint32_t kMaxRows>
 __device__ __forceinline__ void run_math(const GpuLaunch& gpu, SharedStorage<kMaxRows>* shared) {
     const MathThread me = MathThread::here();
     MathCursors<kMaxRows> cursors;
-    cursors.tokens = decltype(cursors.tokens)::over(shared->tokens);
-    cursors.weights = decltype(cursors.weights)::over(shared->weights[me.warpgroup]);
+    cursors.tokens.at = ptx::shared_address(shared->tokens);
+    cursors.weights.at = ptx::shared_address(&shared->weights[0][me.warpgroup]);
     const MathRings<kMaxRows> rings{shared, me, &cursors};
     for (;;) {
         const std::uint32_t slot = cursors.slots.stage;

@@ -9,12 +9,12 @@
 namespace gcmoe::cuda::gemm {
 
 // Resources of sm_90a, kept by ./dev registers --write; spills: bytes of stores / loads
-//   role2_kernel<false, 16>: registers 96, spills 120 / 160
-//   role2_kernel<false, 32>: registers 96, spills 104 / 140
-//   role2_kernel<false, 64>: registers 96, spills 152 / 408
-//   role2_kernel<true, 16>: registers 96, spills 100 / 136
-//   role2_kernel<true, 32>: registers 96, spills 112 / 152
-//   role2_kernel<true, 64>: registers 96, spills 168 / 224
+//   role2_kernel<false, 16>: registers 96, spills 108 / 144
+//   role2_kernel<false, 32>: registers 96, spills 108 / 144
+//   role2_kernel<false, 64>: registers 96, spills 164 / 296
+//   role2_kernel<true, 16>: registers 96, spills 112 / 148
+//   role2_kernel<true, 32>: registers 96, spills 104 / 140
+//   role2_kernel<true, 64>: registers 96, spills 256 / 336
 template <bool kK32, std::uint32_t kMaxRows>
 __global__ void __launch_bounds__(kThreads, 1)
     role2_kernel(const __grid_constant__ device::GpuLaunch launch) {

@@ -9,12 +9,12 @@
 namespace gcmoe::cuda::joint {
 
 // Resources of sm_90a, kept by ./dev registers --write; spills: bytes of stores / loads
-//   one_grid_kernel<false, 16>: registers 96, spills 344 / 500
-//   one_grid_kernel<false, 32>: registers 96, spills 392 / 656
-//   one_grid_kernel<false, 64>: registers 96, spills 620 / 1128
-//   one_grid_kernel<true, 16>: registers 96, spills 296 / 396
-//   one_grid_kernel<true, 32>: registers 96, spills 324 / 460
-//   one_grid_kernel<true, 64>: registers 96, spills 700 / 1100
+//   one_grid_kernel<false, 16>: registers 96, spills 288 / 416
+//   one_grid_kernel<false, 32>: registers 96, spills 340 / 516
+//   one_grid_kernel<false, 64>: registers 96, spills 616 / 1036
+//   one_grid_kernel<true, 16>: registers 96, spills 324 / 424
+//   one_grid_kernel<true, 32>: registers 96, spills 256 / 384
+//   one_grid_kernel<true, 64>: registers 96, spills 696 / 960
 template <bool kK32, std::uint32_t kMaxRows>
 __global__ void __launch_bounds__(gemm::kThreads, 1)
     one_grid_kernel(const __grid_constant__ device::GpuLaunch launch) {
