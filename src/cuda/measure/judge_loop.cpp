@@ -76,23 +76,24 @@ std::vector<float> decode_row(const TaskData& data, std::size_t chunks, int row)
     return weights;
 }
 
-// Squared differences and squared sums, over what was compared so far.
-struct Deviation {
-    double difference = 0;
-    double magnitude = 0;
-};
-
-void compare_row(const TaskData& data, std::size_t chunks, int row, Deviation* all) {
+// Of a weight row's sums, all tokens. Against the products and not their sum, which may cancel.
+double row_error(const TaskData& data, std::size_t chunks, int row) {
     const std::vector<float> weights = decode_row(data, chunks, row);
     const std::size_t num_tokens = data.tokens.size() / weights.size();
+    double difference = 0;
+    double products = 0;
     for (std::size_t token = 0; token < num_tokens; ++token) {
         const double* values = &data.tokens[token * weights.size()];
         double wanted = 0;
-        for (std::size_t k = 0; k < weights.size(); ++k) wanted += double{weights[k]} * values[k];
+        for (std::size_t k = 0; k < weights.size(); ++k) {
+            const double product = double{weights[k]} * values[k];
+            wanted += product;
+            products += product * product;
+        }
         const double got = double{data.sums[token * kLoopTaskRows + size_of(row)]};
-        all->difference += (got - wanted) * (got - wanted);
-        all->magnitude += wanted * wanted;
+        difference += (got - wanted) * (got - wanted);
     }
+    return std::sqrt(difference / products);
 }
 
 }  // namespace
@@ -108,9 +109,12 @@ Status judge_loop(const StreamLoop& loop, const LoopPlace& place, const std::vec
         loop.geometry().task(static_cast<std::uint32_t>(place.round * place.ctas + place.cta));
     TaskData data;
     GCMOE_RETURN_IF_ERROR(read_task(loop, place, task, &data));
-    Deviation all;
-    for (const int row : rows) compare_row(data, task.chunks, row, &all);
-    *error = std::sqrt(all.difference / all.magnitude);
+    *error = 0;
+    for (const int row : rows) {
+        const double own = row_error(data, task.chunks, row);
+        if (std::isnan(*error) || own <= *error) continue;
+        *error = own;  // larger, or NaN, which stays
+    }
     return {};
 }
 

@@ -20,9 +20,9 @@ struct LoopPlace {
 // Tasks of a CTA in a launch of `ctas`.
 [[nodiscard]] int loop_rounds(const LoopGeometry& geometry, int ctas, int cta);
 
-// The relative error of the task's weight rows `rows` (0..255): the root of the squared differences
-// of their sums, all tokens, by that of the squared sums; a single wrong sum of a whole task's
-// 16,384 makes it 1e-2. NaN where a sum was not written. Waits for the device.
+// The largest relative error of the task's weight rows `rows` (0..255): over a row's sums, all
+// tokens, the root of the squared differences by that of all products' squares, the size of such a
+// sum where signs are random. NaN where a sum was not written. Waits for the device.
 // Callers: at least one row; the round exists. Errors: kInternal.
 Status judge_loop(const StreamLoop& loop, const LoopPlace& place, const std::vector<int>& rows,
                   double* error);
