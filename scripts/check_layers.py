@@ -42,7 +42,7 @@ EXTRA = {"tools": {"reference"}}
 
 # Order inside src/cuda; ptx sees nothing of it, a role sees ptx and device.
 CUDA_ORDER = {"ptx": 0, "device": 1, "dispatch": 2, "gemm": 2, "combine": 2, "weights": 2,
-              "measure": 2, "joint": 3, "runtime": 4}
+              "measure": 3, "joint": 3, "runtime": 4}
 
 CUDA_PLACES = ("src/cuda/", "reference/cuda/", "tests/cuda/", "tests/cuda_compile/")
 # Where .cuh may stand and be included: host C++ with stand-ins for ptx, without CUDA's headers.

@@ -14,6 +14,7 @@ struct FakeDevice {
     std::vector<std::string> calls;   // "once", "window 100", "back to back 3"
     std::vector<std::size_t> copies;  // bytes of every copy_only
     std::vector<std::size_t> reads;   // bytes of every read_device
+    std::vector<int> loops;           // CTAs of every launch of a stand-alone loop
     int num_timed = 0;                // works timed one by one or in windows
     // Microseconds of timed work number n.
     std::function<double(int)> us = [](int) { return 1.0; };

@@ -95,6 +95,19 @@ SECTIONS = {
         gcmoe bench --launch later
         gcmoe bench --device -1
         gcmoe bench --floors-only --verify
+        gcmoe bench --loop
+        gcmoe bench --loop --verify
+        gcmoe bench --loop --floors-only
+        gcmoe bench --loop --ablation all
+        gcmoe bench --loop --protocol paper
+        gcmoe bench --loop --shared fused
+        gcmoe bench --loop --loop-rows 8,40
+        gcmoe bench --loop --loop-rows 0
+        gcmoe bench --loop --loop-sms 116,116
+        gcmoe bench --loop --loop-sms 1025
+        gcmoe bench --loop --reduced 8
+        gcmoe bench --loop-rows 8
+        gcmoe bench --loop-sms 116
         gcmoe bench --floors-only --out points.jsonl
         gcmoe bench --floors-only --out missing/points.jsonl
         """,

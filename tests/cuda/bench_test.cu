@@ -143,6 +143,25 @@ TEST_F(BenchOnHopper, CommandWritesAVerifiedLineAPoint) {
     std::filesystem::remove(path);
 }
 
+// Two numbers of rows on four of SMs, whose sums the command judges itself, and two targets.
+TEST_F(BenchOnHopper, CommandMeasuresLoops) {
+    const std::string path = testing::TempDir() + "gcmoe_loop_" + std::to_string(getpid());
+    ASSERT_EQ(run_command("bench --loop --model v4-flash --reduced 8 --loop-rows 8,24 --loop-sms "
+                          "3,64,100,116 --tokens 8,24 --warm 1 --timed 3 --out " +
+                          path),
+              0);
+    std::ifstream file(path);
+    int loops = 0;
+    int targets = 0;
+    for (std::string line; std::getline(file, line);) {
+        loops += line.rfind(R"({"kind":"loop",)", 0) == 0 ? 1 : 0;
+        targets += line.rfind(R"({"kind":"loop_target",)", 0) == 0 ? 1 : 0;
+    }
+    EXPECT_EQ(loops, 2 * 4);
+    EXPECT_EQ(targets, 2);
+    std::filesystem::remove(path);
+}
+
 TEST_F(BenchOnHopper, CommandNamesABadDeviceAndPlan) {
     EXPECT_EQ(run_command("bench --reduced 8 --tokens 1 --device 99 2>/dev/null"), 2);
     EXPECT_EQ(run_command("bench --reduced 8 --tokens 1 --row-block 7 2>/dev/null"), 2);

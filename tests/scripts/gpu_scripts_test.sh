@@ -97,6 +97,7 @@ points='[^ ]*/points.jsonl'
 expect "figures" 0 "^bench --out $points --tokens 8 connections 32\$" "$bench" -- --tokens 8
 expect_last "the joined table" "^probe -B .*/scripts/bench_table.py $points\$" "$bench"
 expect_last "JSON stays the last line" '^376 passed$' "$bench" -- --json
+expect "the loop has no points to join" 0 '^bench --loop connections 32$' "$bench" -- --loop
 expect "an own file" 0 '^bench --out mine.jsonl connections 32$' "$bench" -- --out mine.jsonl
 expect "bench fails" 1 '^bench ' env CHECK_STATUS=1 "$bench"
 # shellcheck disable=SC2016

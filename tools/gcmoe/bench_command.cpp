@@ -6,8 +6,12 @@
 #include <ctime>
 #include <filesystem>
 #include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "bench_device.hpp"
+#include "bench_loop.hpp"
 #include "bench_options.hpp"
 #include "checkpoint/atomic_file.hpp"
 #include "commands.hpp"
@@ -26,6 +30,7 @@ constexpr const char* kExamples = R"(Examples:
   gcmoe bench --protocol both --sustained --out points.jsonl
   gcmoe bench --model glm-5.2 --tokens 8,32 --ablation partition --out partition.jsonl
   gcmoe bench --floors-only
+  gcmoe bench --loop --out loop.jsonl
 One rank that holds an eighth of a model's experts, uniform routing, all roles and the graph
 included. Floor: bytes of the touched experts (and of the shared one) at 4.3 TB/s. What the columns
 and fields mean: docs/bench.md. Against other operators: scripts/bench_table.py.)";
@@ -53,8 +58,7 @@ BenchOrigin find_origin(const BenchOptions& options) {
 // The results file, under its name only once all points are in it.
 class Results {
   public:
-    Results(const BenchOptions& options, BenchOrigin origin)
-        : options_(options), origin_(std::move(origin)) {}
+    explicit Results(const BenchOptions& options) : options_(options) {}
 
     // Errors: kBadInput: there is such a file, or none can be made.
     Status open() {
@@ -68,10 +72,10 @@ class Results {
         return status.ok() ? status : option_error("--out", path, status.message());
     }
 
-    Status add(const BenchPoint& point) {
-        Json object = point_json(point, origin_);
+    // One object of the results, and its line of the table.
+    Status add(Json object, const std::string& table_line) {
         if (!options_.console.json) {
-            fmt::print("{}\n", point_line(options_, point));
+            fmt::print("{}\n", table_line);
             std::fflush(stdout);
         }
         if (file_ != nullptr) {
@@ -89,13 +93,20 @@ class Results {
 
   private:
     const BenchOptions& options_;
-    BenchOrigin origin_;
     std::unique_ptr<checkpoint::AtomicFile> file_;
     Json points_ = Json::array();
 };
 
+void print_head(const BenchOptions& options, const BenchOrigin& origin,
+                const std::string& columns) {
+    if (options.console.json) return;
+    fmt::print("gcmoe {} ({}), {}, driver {}, {}\n{}\n", kVersion, kCommit,
+               origin.gpu.empty() ? "no GPU: floors only" : origin.gpu, origin.driver, origin.date,
+               columns);
+}
+
 Status measure_all(const BenchOptions& options, const BenchPlan& plan, BenchDevice* device,
-                   Results* results) {
+                   const BenchOrigin& origin, Results* results) {
     const bool has_empty = plan.variants.front().shared != SharedForm::kFused;
     const std::size_t steps = plan.models.size() * (plan.tokens.size() + (has_empty ? 1 : 0));
     // The table's lines are progress enough, and a bar between them would be in their way.
@@ -108,21 +119,56 @@ Status measure_all(const BenchOptions& options, const BenchPlan& plan, BenchDevi
         for (const int tokens : plan.tokens) {
             std::vector<BenchPoint> points;
             GCMOE_RETURN_IF_ERROR(device->measure(tokens, &points));
-            for (const BenchPoint& point : points) GCMOE_RETURN_IF_ERROR(results->add(point));
+            for (const BenchPoint& point : points) {
+                GCMOE_RETURN_IF_ERROR(
+                    results->add(point_json(point, origin), point_line(options, point)));
+            }
             if (bar != nullptr) bar->advance();
         }
         if (!has_empty) continue;
         BenchPoint empty;
         GCMOE_RETURN_IF_ERROR(device->measure_empty(&empty));
-        GCMOE_RETURN_IF_ERROR(results->add(empty));
+        GCMOE_RETURN_IF_ERROR(results->add(point_json(empty, origin), point_line(options, empty)));
         if (bar != nullptr) bar->advance();
     }
     return {};
 }
 
+// Role 2's main loops alone: all of a model's loops, then what they ask of the operator.
+Status measure_loops(const BenchPlan& plan, LoopDevice* device, const BenchOrigin& origin,
+                     Results* results) {
+    for (const checkpoint::ModelEntry& model : plan.models) {
+        std::vector<LoopPoint> loops;
+        for (const int rows : plan.loop_rows) {
+            std::vector<LoopPoint> points;
+            GCMOE_RETURN_IF_ERROR(device->measure(model, rows, &points));
+            for (const LoopPoint& point : points) {
+                GCMOE_RETURN_IF_ERROR(results->add(loop_json(point, origin), loop_line(point)));
+                loops.push_back(point);
+            }
+        }
+        for (const LoopTarget& target : loop_targets(model, plan.tokens, loops, origin.sms)) {
+            GCMOE_RETURN_IF_ERROR(results->add(target_json(target, origin), target_line(target)));
+        }
+    }
+    return {};
+}
+
+Status run_loops(const BenchOptions& options, const BenchPlan& plan) {
+    std::unique_ptr<LoopDevice> device;
+    GCMOE_RETURN_IF_ERROR(make_loop_device(plan, &device));
+    const BenchOrigin origin = find_origin(options);
+    Results results(options);
+    GCMOE_RETURN_IF_ERROR(results.open());
+    print_head(options, origin, loop_head());
+    GCMOE_RETURN_IF_ERROR(measure_loops(plan, device.get(), origin, &results));
+    return results.close();
+}
+
 Status run_bench(const BenchOptions& options) {
     BenchPlan plan;
     GCMOE_RETURN_IF_ERROR(make_bench_plan(options, &plan));
+    if (plan.loop) return run_loops(options, plan);
     if (!options.floors_only) prepare_queues("cuda", options.console);
     std::unique_ptr<BenchDevice> device;
     if (options.floors_only) {
@@ -131,14 +177,10 @@ Status run_bench(const BenchOptions& options) {
         GCMOE_RETURN_IF_ERROR(make_bench_device(plan, &device));
     }
     const BenchOrigin origin = find_origin(options);
-    Results results(options, origin);
+    Results results(options);
     GCMOE_RETURN_IF_ERROR(results.open());
-    if (!options.console.json) {
-        fmt::print("gcmoe {} ({}), {}, driver {}, {}\n{}\n", kVersion, kCommit,
-                   origin.gpu.empty() ? "no GPU: floors only" : origin.gpu, origin.driver,
-                   origin.date, point_head(options));
-    }
-    GCMOE_RETURN_IF_ERROR(measure_all(options, plan, device.get(), &results));
+    print_head(options, origin, point_head(options));
+    GCMOE_RETURN_IF_ERROR(measure_all(options, plan, device.get(), origin, &results));
     return results.close();
 }
 

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -20,6 +21,11 @@ constexpr int kMostTokens = 65536;
 constexpr int kMostSeeds = 100;
 constexpr int kMostLaunches = 100000;
 constexpr int kMostFlushMib = 16384;
+constexpr int kMostSms = 1024;
+// Rows an expert may have in a loop: what src/cuda/measure/stream_loop.hpp has kernels for.
+constexpr int kLoopRows[] = {8, 16, 24, 32, 48, 64};
+constexpr const char* kAllLoopRows = "8,16,24,32,48,64";
+constexpr const char* kAllLoopSms = "112,116,124,132";
 
 // The ablations: a name, and the variants beside the default.
 const std::vector<std::string>& ablation_names() {
@@ -127,16 +133,19 @@ Status choose_models(const BenchOptions& options, BenchPlan* out) {
     return {};
 }
 
-Status choose_tokens(const BenchOptions& options, BenchPlan* out) {
-    GCMOE_RETURN_IF_ERROR(parse_counts("--tokens", options.tokens, &out->tokens));
+// A list of numbers in least..most, each once.
+Status choose_numbers(const char* option, const std::string& text, const std::pair<int, int>& range,
+                      std::vector<int>* out) {
+    GCMOE_RETURN_IF_ERROR(parse_counts(option, text, out));
     std::set<int> seen;
-    for (const int tokens : out->tokens) {
-        if (tokens < 1 || tokens > kMostTokens) {
-            return option_error("--tokens", options.tokens,
-                                fmt::format("{} must be in 1..{}", tokens, kMostTokens));
+    for (const int number : *out) {
+        if (number < range.first || number > range.second) {
+            return option_error(
+                option, text,
+                fmt::format("{} must be in {}..{}", number, range.first, range.second));
         }
-        if (!seen.insert(tokens).second) {
-            return option_error("--tokens", options.tokens, fmt::format("names {} twice", tokens));
+        if (!seen.insert(number).second) {
+            return option_error(option, text, fmt::format("names {} twice", number));
         }
     }
     return {};
@@ -174,6 +183,51 @@ Status check_floors_alone(const BenchOptions& options) {
     return {};
 }
 
+// The loop has none of the operator's parts: an option about one of them would be ignored.
+Status check_loop_alone(const BenchOptions& options) {
+    for (const auto& [option, text] :
+         {std::pair("--loop-rows", options.loop_rows), std::pair("--loop-sms", options.loop_sms)}) {
+        if (!options.loop && !text.empty()) return option_error(option, text, "needs --loop");
+    }
+    if (!options.loop) return {};
+    for (const auto& [option, is_given] :
+         {std::pair("--floors-only", options.floors_only), std::pair("--verify", options.verify),
+          std::pair("--sustained", options.sustained), std::pair("--roles", options.roles),
+          std::pair("--ablation", !options.ablation.empty()),
+          std::pair("--protocol", options.protocol != "decode"),
+          std::pair("--shared", options.shared != "none")}) {
+        if (!is_given) continue;
+        return option_error("--loop", "",
+                            fmt::format("contradicts {}: only main loops run", option));
+    }
+    return {};
+}
+
+Status choose_loops(const BenchOptions& options, BenchPlan* out) {
+    out->loop = options.loop;
+    const auto text_or = [](const std::string& text, const char* otherwise) {
+        return text.empty() ? std::string(otherwise) : text;
+    };
+    GCMOE_RETURN_IF_ERROR(choose_numbers("--loop-rows", text_or(options.loop_rows, kAllLoopRows),
+                                         {1, 64}, &out->loop_rows));
+    GCMOE_RETURN_IF_ERROR(choose_numbers("--loop-sms", text_or(options.loop_sms, kAllLoopSms),
+                                         {1, kMostSms}, &out->loop_sms));
+    std::sort(out->loop_sms.begin(), out->loop_sms.end());
+    for (const int rows : out->loop_rows) {
+        if (std::count(std::begin(kLoopRows), std::end(kLoopRows), rows) != 0) continue;
+        return option_error("--loop-rows", options.loop_rows,
+                            fmt::format("{} is none of {}", rows, kAllLoopRows));
+    }
+    for (const checkpoint::ModelEntry& model : out->models) {
+        if (!out->loop || (model.hidden % 256 == 0 && model.inter % 128 == 0)) continue;
+        return option_error(
+            "--loop", "",
+            fmt::format("{} has hidden {} and inter {}, and tasks are 256 rows of chunks of 128",
+                        model.name, model.hidden, model.inter));
+    }
+    return {};
+}
+
 Status check_numbers(const BenchOptions& options) {
     GCMOE_RETURN_IF_ERROR(check_range("--reduced", options.reduced, 1, 64));
     GCMOE_RETURN_IF_ERROR(check_range("--seeds", options.seeds, 1, kMostSeeds));
@@ -205,6 +259,12 @@ void add_measuring_options(CLI::App& command, BenchOptions* options) {
         "launch, all");
     add_flag("--floors-only", &options->floors_only,
              "Count touched experts and floors, measure nothing: needs no GPU");
+    add_flag("--loop", &options->loop,
+             "Instead of launches: role 2's main loops alone over 32 experts of each model, and "
+             "what they ask of the operator");
+    add("--loop-rows", &options->loop_rows, "LIST", "Rows an expert (8,16,24,32,48,64)");
+    add("--loop-sms", &options->loop_sms, "LIST",
+        "SMs; numbers the GPU has not are left out (112,116,124,132)");
 }
 
 }  // namespace
@@ -248,13 +308,16 @@ void add_bench_options(CLI::App& command, BenchOptions* options) {
 }
 
 Status make_bench_plan(const BenchOptions& options, BenchPlan* out) {
+    GCMOE_RETURN_IF_ERROR(check_loop_alone(options));
     GCMOE_RETURN_IF_ERROR(check_floors_alone(options));
     GCMOE_RETURN_IF_ERROR(check_numbers(options));
     BenchVariant base;
     GCMOE_RETURN_IF_ERROR(choose_base(options, &base));
     GCMOE_RETURN_IF_ERROR(choose_variants(options, base, &out->variants));
     GCMOE_RETURN_IF_ERROR(choose_models(options, out));
-    GCMOE_RETURN_IF_ERROR(choose_tokens(options, out));
+    GCMOE_RETURN_IF_ERROR(
+        choose_numbers("--tokens", options.tokens, {1, kMostTokens}, &out->tokens));
+    GCMOE_RETURN_IF_ERROR(choose_loops(options, out));
     GCMOE_RETURN_IF_ERROR(choose_protocol(options, out));
     out->seeds = options.seeds;
     out->sustained = options.sustained;

@@ -34,6 +34,9 @@ struct BenchOptions {
     bool sustained = false;
     bool verify = false;
     bool floors_only = false;
+    bool loop = false;
+    std::string loop_rows;  // empty: all that there are
+    std::string loop_sms;   // empty: 112,116,124,132
     bool roles = false;
     std::string out_path;
     bool force = false;
@@ -73,6 +76,9 @@ struct BenchPlan {
     bool verify = false;
     BenchVariant reference;  // whose bits --verify wants; its own form of shared expert is not used
     int device = 0;
+    bool loop = false;  // role 2's main loops alone instead of points
+    std::vector<int> loop_rows;
+    std::vector<int> loop_sms;  // ascending
 };
 
 // Errors: kBadInput naming option and value.
