@@ -50,6 +50,14 @@ struct MathCursors {
     StageCursor<SharedStorage<kMaxRows>::kTokenStages, sizeof(TokenStage<kMaxRows>)> tokens;
     StageCursor<kWeightStages, kWarpgroups * sizeof(WeightStage<kMaxRows>)> weights;
     RingCursor<kTaskSlots> slots;
+    // At the beginning of the rings, for a warp of warpgroup `warpgroup`.
+    __device__ __forceinline__ static MathCursors over(SharedStorage<kMaxRows>* shared,
+                                                       std::uint32_t warpgroup) {
+        MathCursors cursors;
+        cursors.tokens.at = ptx::shared_address(shared->tokens);
+        cursors.weights.at = ptx::shared_address(&shared->weights[0][warpgroup]);
+        return cursors;
+    }
 };
 
 // UE8M0 code to its float; code 0 is 2^-127, a subnormal.

@@ -123,9 +123,7 @@ __device__ __forceinline__ void run_task(const EpilogueTask<kMaxRows>& at,
 template <bool kK32, std::uint32_t kMaxRows>
 __device__ __forceinline__ void run_math(const GpuLaunch& gpu, SharedStorage<kMaxRows>* shared) {
     const MathThread me = MathThread::here();
-    MathCursors<kMaxRows> cursors;
-    cursors.tokens.at = ptx::shared_address(shared->tokens);
-    cursors.weights.at = ptx::shared_address(&shared->weights[0][me.warpgroup]);
+    auto cursors = MathCursors<kMaxRows>::over(shared, me.warpgroup);
     const MathRings<kMaxRows> rings{shared, me, &cursors};
     for (;;) {
         const std::uint32_t slot = cursors.slots.stage;

@@ -12,7 +12,7 @@ namespace gcmoe::cuda::joint {
 //   one_grid_kernel<false, 16>: registers 96, spills 288 / 416
 //   one_grid_kernel<false, 32>: registers 96, spills 340 / 516
 //   one_grid_kernel<false, 64>: registers 96, spills 616 / 1036
-//   one_grid_kernel<true, 16>: registers 96, spills 324 / 424
+//   one_grid_kernel<true, 16>: registers 96, spills 344 / 444
 //   one_grid_kernel<true, 32>: registers 96, spills 256 / 384
 //   one_grid_kernel<true, 64>: registers 96, spills 696 / 960
 template <bool kK32, std::uint32_t kMaxRows>

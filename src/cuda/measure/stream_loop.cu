@@ -20,7 +20,7 @@ using device::DeviceBuffer;
 //   stream_loop_kernel<16>: registers 96, spills 0 / 0
 //   stream_loop_kernel<24>: registers 96, spills 0 / 0
 //   stream_loop_kernel<32>: registers 96, spills 0 / 0
-//   stream_loop_kernel<48>: registers 96, spills 0 / 0
+//   stream_loop_kernel<48>: registers 96, spills 4 / 4
 //   stream_loop_kernel<64>: registers 96, spills 0 / 0
 //   stream_loop_kernel<8>: registers 96, spills 0 / 0
 template <std::uint32_t kN>

@@ -43,9 +43,7 @@ __device__ __forceinline__ void for_own_tasks(const LoopGeometry& geometry, cons
 template <std::uint32_t kN>
 __device__ __forceinline__ void multiply_tasks(const LoopWork& work, LoopStorage<kN>* shared) {
     const gemm::MathThread me = gemm::MathThread::here();
-    gemm::MathCursors<kBlockRows<kN>> cursors;
-    cursors.tokens = decltype(cursors.tokens)::over(shared->tokens);
-    cursors.weights = decltype(cursors.weights)::over(shared->weights[me.warpgroup]);
+    auto cursors = gemm::MathCursors<kBlockRows<kN>>::over(shared, me.warpgroup);
     const gemm::MathRings<kBlockRows<kN>> rings{shared, me, &cursors};
     for_own_tasks(work.geometry, [&](const LoopTask& task, std::uint32_t round) {
         float sum[kN / 2];
