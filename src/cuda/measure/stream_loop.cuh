@@ -46,6 +46,8 @@ __device__ __forceinline__ void multiply_tasks(const LoopWork& work, LoopStorage
     gemm::MathCursors<kBlockRows<kN>> cursors;
     cursors.tokens = decltype(cursors.tokens)::over(shared->tokens);
     cursors.weights = decltype(cursors.weights)::over(shared->weights[me.warpgroup]);
+    // The compiler would work its address out anew in every wait.
+    ptx::keep_alive(cursors.tokens.first);
     const gemm::MathRings<kBlockRows<kN>> rings{shared, me, &cursors};
     for_own_tasks(work.geometry, [&](const LoopTask& task, std::uint32_t round) {
         float sum[kN / 2];
