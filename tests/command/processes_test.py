@@ -42,6 +42,15 @@ def children_of(pid):
         return [int(word) for word in file.read().split()]
 
 
+def heaps_of(pid):
+    """The heaps of ranks that a process has mapped."""
+    try:
+        with open(f"/proc/{pid}/maps", encoding="ascii") as file:
+            return file.read().count("memfd:gcmoe-heap")
+    except OSError:
+        return 0
+
+
 def wait_until(condition, seconds=20):
     end = time.monotonic() + seconds
     while not condition():
@@ -79,14 +88,8 @@ class ProcessesTest(unittest.TestCase):
 
     def wait_until_mapped(self, process, num_ranks):
         """The processes of a spawned run's ranks, when each has mapped the heaps of all."""
-        def heaps(pid):
-            try:
-                with open(f"/proc/{pid}/maps", encoding="ascii") as file:
-                    return file.read().count("memfd:gcmoe-heap")
-            except OSError:
-                return 0
         wait_until(lambda: len(children_of(process.pid)) == num_ranks)
-        wait_until(lambda: all(heaps(pid) == num_ranks for pid in children_of(process.pid)), 60)
+        wait_until(lambda: all(heaps_of(pid) == num_ranks for pid in children_of(process.pid)), 60)
         return children_of(process.pid)
 
     def test_spawned_ranks_give_the_bits_of_threads(self):
@@ -148,6 +151,17 @@ class ProcessesTest(unittest.TestCase):
         self.assertEqual([rank.poll() for rank in second], [None, None])
         os.kill(zero.pid, signal.SIGCONT)
         for result in [finish(zero)] + [finish(rank) for rank in second]:
+            self.assertEqual(result.returncode, 0, result.stderr)
+        self.assert_nothing_left()
+
+    def test_ranks_of_the_next_round_come_while_one_launches(self):
+        def start_rank(rank, launches):
+            return start(*TINY, "--ranks", "2", "--tokens", "256", "--deadline", "60",
+                         "--launches", launches, "--session", self.session, "--rank", str(rank))
+        first = [start_rank(rank, "200") for rank in (0, 1)]
+        wait_until(lambda: [heaps_of(rank.pid) for rank in first] == [2, 2])
+        second = [start_rank(rank, "1") for rank in (1, 0)]
+        for result in [finish(rank) for rank in first + second]:
             self.assertEqual(result.returncode, 0, result.stderr)
         self.assert_nothing_left()
 
