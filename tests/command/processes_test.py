@@ -306,6 +306,7 @@ class ProcessesTest(unittest.TestCase):
                 (["--index-type", "int32"], "index_type = int64 on rank 0 but index_type = int32"),
                 (["--clamp", "3"], "activation.clamp = 10 on rank 0 but activation.clamp = 3"),
                 (["--seed", "9"], "tokens and routing = "),
+                (["--factor", "2"], "tokens and routing = "),
                 (["--launches", "2"], "launches = 1 on rank 0 but launches = 2 on rank 1"),
                 (["--ranks", "3"], "num_ranks = 2 on rank 0 but num_ranks = 3 on rank 1"),
         ]:
