@@ -156,6 +156,13 @@ class InfoTest(CommandTest):
 
 
 class BadInputTest(CommandTest):
+    def test_flags_take_no_value(self):
+        for flag, value in [("--shared", "false"), ("--shared", "-1"), ("--no-verify", "0"),
+                            ("--json", ""), ("--no-overlap", "true"), ("--help", "1")]:
+            with self.subTest(flag=flag, value=value):
+                self.refused(["run", *TINY, f"{flag}={value}"], f"{flag} {value}".rstrip(),
+                             "takes no value")
+
     def test_layer(self):
         run = ["run"]
         self.refused([*run, "--tokens", "1"], "--model", "--checkpoint")

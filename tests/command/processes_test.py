@@ -418,8 +418,8 @@ class ProcessesTest(unittest.TestCase):
 
     def test_spawn_with_a_value(self):
         result = run(*TINY, "--ranks", "2", "--spawn=true")
-        self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertIn("ranks as processes", result.stdout)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertIn("--spawn true: takes no value", result.stderr)
 
     def test_check_judges_suites_through_processes(self):
         result = subprocess.run([COMMAND, "check", "--case", "v4-flash-t4", "--spawn", "--json"],
