@@ -318,6 +318,25 @@ class ProcessesTest(unittest.TestCase):
                 self.assertEqual(results[0].stderr, results[1].stderr)
                 self.assert_nothing_left()
 
+    def test_the_models_name_is_not_compared(self):
+        files = []
+        for rank, layout in enumerate(["v4", "v4.1"]):
+            layer, packed = self.path(layout), self.path(f"packed-{layout}")
+            for words in [["synth", "--out", layer, "--model", "v4.1-flash", "--hidden", "256",
+                           "--inter", "128", "--num-experts", "24", "--topk", "3", "--layout",
+                           layout],
+                          ["pack", "--checkpoint", layer, "--ranks", "2", "--rank", str(rank),
+                           "--out", packed]]:
+                subprocess.run([COMMAND, *words], check=True, capture_output=True)
+            files.append(packed)
+        mixed = run("--packed", *files, "--tokens", "4")
+        self.assertEqual(mixed.returncode, 0, mixed.stderr)
+        options_of = {rank: ["--checkpoint", self.path(layout)]
+                      for rank, layout in enumerate(["v4", "v4.1"])}
+        for result in self.by_hand([0, 1], "--ranks", "2", "--tokens", "4", "--deadline", "20",
+                                   options_of=options_of):
+            self.assertEqual(result.returncode, 0, result.stderr)
+
     def test_a_rank_that_never_comes(self):
         begin = time.monotonic()
         results = self.by_hand([0, 2], *TINY, "--ranks", "3", "--deadline", "1")

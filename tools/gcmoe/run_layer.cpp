@@ -143,7 +143,7 @@ Status meet_before_launches(const RunOptions& options, const LayerRun& run) {
     GCMOE_RETURN_IF_ERROR(or_decline(session, [&] { return run.layer.identify(&identity); }));
     const Shape& shape = run.layer.shape;
     return meet_ranks("session",
-                      {{"layer", fmt::format("{} of {}", identity.layer_idx, identity.model)},
+                      {{"layer", std::to_string(identity.layer_idx)},
                        {"hidden", std::to_string(shape.hidden)},
                        {"inter", std::to_string(shape.inter)},
                        {"num_experts", std::to_string(shape.num_experts)},
