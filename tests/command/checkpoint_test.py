@@ -296,7 +296,7 @@ class InterruptTest(CommandTest):
         run = [*layer, "--experts", "8", "--ranks", "1", "--tokens", "300"]
         for command in [["pack", *layer, "--num-experts", "8"],
                         ["synth", *layer, "--num-experts", "8"],
-                        ["run", *run], ["trace", *run]]:
+                        ["run", *run]]:
             with self.subTest(command=command[0]):
                 result = subprocess.run(
                     [command_test.COMMAND, *command, "--out", self.path("out")], check=False,
