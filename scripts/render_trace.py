@@ -10,6 +10,7 @@ Exit status 2: the file is no trace, or the picture cannot be written, with the 
 
 import argparse
 import json
+import os
 import sys
 from html import escape
 
@@ -48,6 +49,8 @@ def load(path, generation):
                 names[key] = event["args"]["name"]
             elif generation in (None, event["args"]["generation"]):
                 spans.append((key, event["ts"], event["ts"] + event["dur"], event))
+        if generation is not None and not spans:
+            raise NoTrace(f"--generation {generation}: the trace has no such launch")
         other = data["otherData"]
         units = {key: (ranks[key[0]], name) for key, name in names.items()}
         for key, _, _, event in spans:
@@ -154,6 +157,26 @@ def render(title, units, spans, dropped, width):
     yield "</svg>"
 
 
+def write(picture, out, trace):
+    """The exit status; a path of None is stdout."""
+    try:
+        if out is None:
+            # Not through sys.stdout, which would fail once more when Python ends.
+            with open(os.dup(1), "w", encoding="utf-8") as file:
+                file.write(picture)
+            return 0
+        if os.path.exists(out) and os.path.samefile(out, trace):
+            print(f"render_trace.py: --out {out}: is the trace itself", file=sys.stderr)
+            return 2
+        with open(out, "w", encoding="utf-8") as file:
+            file.write(picture)
+    except OSError as error:
+        name = "stdout" if out is None else f"--out {out}"
+        print(f"render_trace.py: {name}: {error.strerror}", file=sys.stderr)
+        return 2
+    return 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("trace", help="what `gcmoe trace` or `gcmoe run --trace` wrote")
@@ -169,16 +192,7 @@ def main():
         print(f"render_trace.py: {options.trace}: {error}", file=sys.stderr)
         return 2
     picture = "\n".join(render(title, units, spans, dropped, options.width)) + "\n"
-    if options.out is None:
-        sys.stdout.write(picture)
-        return 0
-    try:
-        with open(options.out, "w", encoding="utf-8") as file:
-            file.write(picture)
-    except OSError as error:
-        print(f"render_trace.py: --out {options.out}: {error.strerror}", file=sys.stderr)
-        return 2
-    return 0
+    return write(picture, options.out, options.trace)
 
 
 if __name__ == "__main__":

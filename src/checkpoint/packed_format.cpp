@@ -151,9 +151,13 @@ Status parse_header(const PackedHeader& header, PackedLayer* out) {
         return fail("magic", fmt::format("{:#018x}", header.magic),
                     fmt::format("{:#018x}: this is no packed file of gcmoe", kPackedMagic));
     }
-    if (header.version != kPackedVersion || header.header_bytes != sizeof(PackedHeader)) {
+    if (header.version != kPackedVersion) {
         return fail("version", std::to_string(header.version),
                     fmt::format("{}: pack the checkpoint again", kPackedVersion));
+    }
+    if (header.header_bytes != sizeof(PackedHeader)) {
+        return fail("header_bytes", std::to_string(header.header_bytes),
+                    fmt::format("{}: the header is damaged", sizeof(PackedHeader)));
     }
     const std::uint64_t hash = hash_bytes(&header, offsetof(PackedHeader, hash));
     if (header.hash != hash) {

@@ -86,7 +86,8 @@ Status HostSession::gather_all(Hello hello, SharedHandle handle, const TakeHandl
         token_ = attendee_->token();
         return status;
     }
-    chair_ = std::make_unique<MeetingChair>(identity(), folder_.listener());
+    chair_ = std::make_unique<MeetingChair>(
+        identity(), folder_.listener(), hello.is_reset ? std::vector<std::uint64_t>() : roster_);
     GCMOE_RETURN_IF_ERROR(chair_->gather(std::move(hello), std::move(handle), options_.wait_s));
     chair_->hand_out(options_.wait_s, agreed);
     for (int rank = 1; rank < options_.num_ranks; ++rank) {
@@ -129,7 +130,9 @@ Status HostSession::meet(Offer offer, const TakeHandle& take, const Prepare& pre
         const Agreement agreement{agreed.is_restart, agreed.generation, agreed.session};
         own = status_of([&] { return prepare(agreement); });
     }
-    return start(own);
+    const Status started = start(own);
+    if (started.ok()) roster_ = std::move(agreed.members);
+    return started;
 }
 
 Status HostSession::named(const Status& own) const {

@@ -69,7 +69,10 @@ class HostSession {
     std::uint64_t incarnation_ = 0;
     bool has_met_ = false;  // others, who are then known there by this session's token
     OwnedFolder folder_;    // rank 0
-    // Incarnations of each subject's last meeting.
+    // Incarnations of the last meeting that started, by rank; empty: none has. Only they are let
+    // into the next one, unless it is a reset, to which replacements of lost ranks come.
+    std::vector<std::uint64_t> roster_;
+    // The same of each subject's last meeting.
     std::map<std::string, std::vector<std::uint64_t>> members_;
     std::unique_ptr<MeetingChair> chair_;        // rank 0, in a meeting
     std::unique_ptr<MeetingAttendee> attendee_;  // others

@@ -34,8 +34,11 @@ void drop_start_fields(Configuration* fields) {
 
 }  // namespace
 
-MeetingChair::MeetingChair(const Identity& self, int listener)
-    : self_(self), listener_(listener), seats_(static_cast<std::size_t>(self.num_ranks)) {}
+MeetingChair::MeetingChair(const Identity& self, int listener, std::vector<std::uint64_t> members)
+    : self_(self),
+      listener_(listener),
+      admitted_(std::move(members)),
+      seats_(static_cast<std::size_t>(self.num_ranks)) {}
 
 Status MeetingChair::gather(Hello own, SharedHandle own_handle, double wait_s) {
     seats_[0].hello = std::move(own);
@@ -123,6 +126,13 @@ void MeetingChair::note_outsider(UniqueFd socket, const std::string& difference)
     outsiders_.push_back(std::move(socket));
 }
 
+// `hello` is empty if it could not be read: then it is no member's.
+bool MeetingChair::admits(const PacketHeader& header, const Hello& hello) const {
+    if (admitted_.empty()) return true;
+    if (header.rank < 1 || header.rank >= self_.num_ranks) return false;
+    return hello.incarnation == admitted_[static_cast<std::size_t>(header.rank)];
+}
+
 void MeetingChair::seat(UniqueFd socket, const Deadline& deadline) {
     Bytes bytes;
     UniqueFd handle;
@@ -144,6 +154,8 @@ void MeetingChair::seat(UniqueFd socket, const Deadline& deadline) {
             "is process {}",
             is_hello ? fmt::format("process {}", hello.pid) : "it", seats_[0].hello.pid));
     }
+    // It belongs to the session that comes next here: hung up on, it tries again until that begins.
+    if (!admits(header, is_hello ? hello : Hello())) return;
     if (header.version != kWireVersion) {
         return note_outsider(std::move(socket),
                              fmt::format("wire version = {} on rank 0 but wire version = {} on "

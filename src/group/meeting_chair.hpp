@@ -13,7 +13,9 @@ namespace gcmoe::group {
 
 class MeetingChair {
   public:
-    MeetingChair(const Identity& self, int listener);
+    // members: incarnations, by rank, of those who have met before and now meet again; nobody else
+    // is let in. Empty: whoever comes.
+    MeetingChair(const Identity& self, int listener, std::vector<std::uint64_t> members);
 
     // Waits for all ranks. Errors: the first failure that a rank brings, which all hear as soon as
     // they have come, kStalled naming the ranks that have not come or have gone, kBadConfig naming
@@ -47,6 +49,7 @@ class MeetingChair {
     Status accept_all();
     void read_pending(const Deadline& deadline);
     void seat(UniqueFd socket, const Deadline& deadline);
+    [[nodiscard]] bool admits(const PacketHeader& header, const Hello& hello) const;
     void note_outsider(UniqueFd socket, const std::string& difference);
     void find_left();
     [[nodiscard]] Status judge(double wait_s) const;
@@ -61,11 +64,12 @@ class MeetingChair {
 
     Identity self_;
     int listener_;
-    std::vector<Seat> seats_;          // (num_ranks)
-    std::vector<UniqueFd> pending_;    // connected, but have not said who they are
-    std::vector<UniqueFd> outsiders_;  // of another number of ranks or version
-    std::string outsider_difference_;  // the first one's
-    Status failure_;                   // the first one that a rank brings
+    std::vector<std::uint64_t> admitted_;  // (num_ranks), or empty: anybody
+    std::vector<Seat> seats_;              // (num_ranks)
+    std::vector<UniqueFd> pending_;        // connected, but have not said who they are
+    std::vector<UniqueFd> outsiders_;      // of another number of ranks or version
+    std::string outsider_difference_;      // the first one's
+    Status failure_;                       // the first one that a rank brings
 };
 
 }  // namespace gcmoe::group

@@ -51,8 +51,11 @@ Status judge_folder(const std::string& path, int folder) {
                       fmt::format("belongs to user {}, not to user {}", info.st_uid, ::geteuid()));
     }
     if ((info.st_mode & 07777) != kFolderMode) {
-        return refuse(path, fmt::format("has mode {:04o}, not {:04o}: others could reach the ranks",
-                                        info.st_mode & 07777, kFolderMode));
+        const mode_t missing = kFolderMode & ~info.st_mode;
+        return refuse(
+            path,
+            fmt::format("has mode {:04o}, not {:04o}: {}", info.st_mode & 07777, kFolderMode,
+                        missing != 0 ? "its owner cannot use it" : "others could reach the ranks"));
     }
     return {};
 }

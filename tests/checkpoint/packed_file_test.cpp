@@ -351,6 +351,7 @@ TEST_F(DamagedFile, HeadersThatNoWriterMakes) {
     };
     refused([](PackedHeader* h) { h->version = 1; },
             "version = 1, needs 2: pack the checkpoint again");
+    refused([](PackedHeader* h) { h->header_bytes ^= 1U << 16; }, "header_bytes = ");
     refused([](PackedHeader* h) { h->target = 80; }, "target = 80, needs 90 or 100");
     refused([](PackedHeader* h) { h->hidden = 200; }, "hidden = 200 must be");
     refused([](PackedHeader* h) { h->hidden = -128; }, "hidden = -128");

@@ -3,6 +3,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -12,6 +13,14 @@ import unittest
 import command_test
 import safetensors_io as st
 from command_test import CommandTest, gcmoe
+
+
+def no_core_file():
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def small_files_only():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16384, 16384))
 
 
 class LayoutTest(CommandTest):
@@ -262,12 +271,13 @@ class InterruptTest(CommandTest):
     """Signals in the middle of files that are being written."""
 
     LAYER = ["--model", "v4.1-flash", "--reduced", "4"]
-    SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT]
 
     def interrupted(self, number, writes, *arguments):
         """Sends the signal once writes() sees the file."""
         with subprocess.Popen([command_test.COMMAND, *arguments], stdout=subprocess.DEVNULL,
-                              stderr=subprocess.PIPE, text=True) as process:
+                              stderr=subprocess.PIPE, text=True,
+                              preexec_fn=no_core_file) as process:
             end = time.monotonic() + 60
             while not writes() and process.poll() is None and time.monotonic() < end:
                 time.sleep(0.001)
@@ -280,6 +290,21 @@ class InterruptTest(CommandTest):
     def partials(self):
         return [name for _, folders, files in os.walk(self.path(""))
                 for name in folders + files if "partial" in name]
+
+    def test_a_limit_of_file_sizes_is_an_error_like_another(self):
+        layer = LayoutTest.LAYER
+        run = [*layer, "--experts", "8", "--ranks", "1", "--tokens", "300"]
+        for command in [["pack", *layer, "--num-experts", "8"],
+                        ["synth", *layer, "--num-experts", "8"],
+                        ["run", *run]]:
+            with self.subTest(command=command[0]):
+                result = subprocess.run(
+                    [command_test.COMMAND, *command, "--out", self.path("out")], check=False,
+                    capture_output=True, text=True, timeout=60, preexec_fn=small_files_only)
+                self.assertEqual(result.returncode, 2, result.stderr)
+                self.assertIn("File too large", result.stderr)
+                self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+                self.assertEqual(os.listdir(self.path("")), [])
 
     def test_synth_leaves_nothing_and_pack_neither(self):
         folder = self.path("new")

@@ -154,8 +154,41 @@ class InfoTest(CommandTest):
         self.refused(["info", "--ranks", "8"], "--ranks", "--model")
         self.refused(["info", "--model", "no-such"], "--model", "no-such", "v4.1-flash")
 
+    def test_counts_out_of_range(self):
+        info = ["info", "--model", "v4.1-flash"]
+        self.refused([*info, "--ranks", "-1", "--max-tokens", "-5"], "--ranks -1")
+        self.refused([*info, "--ranks", "0"], "--ranks 0")
+        self.refused([*info, "--max-tokens", "-5"], "--max-tokens -5")
+
 
 class BadInputTest(CommandTest):
+    def test_check_looks_at_options_before_it_begins(self):
+        missing, file = self.path("missing"), self.path("file")
+        with open(file, "w", encoding="ascii"):
+            pass
+        for option, value in [("--deadline", "-1"), ("--deadline", "2147483648"),
+                              ("--dispatch-units", "-1"), ("--compute-units", "-1"),
+                              ("--expected", missing), ("--expected", file),
+                              ("--dump-expected", file)]:
+            with self.subTest(option=option, value=value):
+                self.refused(["check", "--case", "v4-flash-t4", option, value],
+                             f"{option} {value}" if option != "--deadline" else option)
+                result = gcmoe("check", "--case", "v4-flash-t4", option, value)
+                self.assertEqual(result.stdout, "")
+
+    def test_the_count_of_experts_has_its_commands_name(self):
+        for command in [["pack", "--out", self.path("p")], ["synth", "--out", self.path("s")]]:
+            self.refused([*command, "--model", "v4-flash", "--num-experts", "0"],
+                         "--num-experts 0")
+        self.refused(["run", "--model", "v4-flash", "--experts", "0"], "--experts 0")
+
+    def test_flags_take_no_value(self):
+        for flag, value in [("--shared", "false"), ("--shared", "-1"), ("--no-verify", "0"),
+                            ("--json", ""), ("--no-overlap", "true"), ("--help", "1")]:
+            with self.subTest(flag=flag, value=value):
+                self.refused(["run", *TINY, f"{flag}={value}"], f"{flag} {value}".rstrip(),
+                             "takes no value")
+
     def test_layer(self):
         run = ["run"]
         self.refused([*run, "--tokens", "1"], "--model", "--checkpoint")
@@ -215,6 +248,7 @@ class BadInputTest(CommandTest):
         self.refused([*run, "--launches", "0"], "--launches 0")
         self.refused([*run, "--executor-seed", "1"], "--executor-seed", "--executor stepper")
         self.refused([*run, "--deadline", "-1"], "--deadline -1")
+        self.refused([*run, "--deadline", "2147483648"], "--deadline 2147483648")
         self.refused([*run, "--out", self.path("no/such/folder/y")], "--out", "no/such/folder")
 
     def test_inexact_weights(self):

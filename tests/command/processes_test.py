@@ -42,6 +42,15 @@ def children_of(pid):
         return [int(word) for word in file.read().split()]
 
 
+def heaps_of(pid):
+    """The heaps of ranks that a process has mapped."""
+    try:
+        with open(f"/proc/{pid}/maps", encoding="ascii") as file:
+            return file.read().count("memfd:gcmoe-heap")
+    except OSError:
+        return 0
+
+
 def wait_until(condition, seconds=20):
     end = time.monotonic() + seconds
     while not condition():
@@ -79,14 +88,8 @@ class ProcessesTest(unittest.TestCase):
 
     def wait_until_mapped(self, process, num_ranks):
         """The processes of a spawned run's ranks, when each has mapped the heaps of all."""
-        def heaps(pid):
-            try:
-                with open(f"/proc/{pid}/maps", encoding="ascii") as file:
-                    return file.read().count("memfd:gcmoe-heap")
-            except OSError:
-                return 0
         wait_until(lambda: len(children_of(process.pid)) == num_ranks)
-        wait_until(lambda: all(heaps(pid) == num_ranks for pid in children_of(process.pid)), 60)
+        wait_until(lambda: all(heaps_of(pid) == num_ranks for pid in children_of(process.pid)), 60)
         return children_of(process.pid)
 
     def test_spawned_ranks_give_the_bits_of_threads(self):
@@ -148,6 +151,17 @@ class ProcessesTest(unittest.TestCase):
         self.assertEqual([rank.poll() for rank in second], [None, None])
         os.kill(zero.pid, signal.SIGCONT)
         for result in [finish(zero)] + [finish(rank) for rank in second]:
+            self.assertEqual(result.returncode, 0, result.stderr)
+        self.assert_nothing_left()
+
+    def test_ranks_of_the_next_round_come_while_one_launches(self):
+        def start_rank(rank, launches):
+            return start(*TINY, "--ranks", "2", "--tokens", "256", "--deadline", "60",
+                         "--launches", launches, "--session", self.session, "--rank", str(rank))
+        first = [start_rank(rank, "200") for rank in (0, 1)]
+        wait_until(lambda: [heaps_of(rank.pid) for rank in first] == [2, 2])
+        second = [start_rank(rank, "1") for rank in (1, 0)]
+        for result in [finish(rank) for rank in first + second]:
             self.assertEqual(result.returncode, 0, result.stderr)
         self.assert_nothing_left()
 
@@ -292,6 +306,7 @@ class ProcessesTest(unittest.TestCase):
                 (["--index-type", "int32"], "index_type = int64 on rank 0 but index_type = int32"),
                 (["--clamp", "3"], "activation.clamp = 10 on rank 0 but activation.clamp = 3"),
                 (["--seed", "9"], "tokens and routing = "),
+                (["--factor", "2"], "tokens and routing = "),
                 (["--launches", "2"], "launches = 1 on rank 0 but launches = 2 on rank 1"),
                 (["--ranks", "3"], "num_ranks = 2 on rank 0 but num_ranks = 3 on rank 1"),
         ]:
@@ -302,6 +317,25 @@ class ProcessesTest(unittest.TestCase):
                 self.assertIn(words, results[0].stderr)
                 self.assertEqual(results[0].stderr, results[1].stderr)
                 self.assert_nothing_left()
+
+    def test_the_models_name_is_not_compared(self):
+        files = []
+        for rank, layout in enumerate(["v4", "v4.1"]):
+            layer, packed = self.path(layout), self.path(f"packed-{layout}")
+            for words in [["synth", "--out", layer, "--model", "v4.1-flash", "--hidden", "256",
+                           "--inter", "128", "--num-experts", "24", "--topk", "3", "--layout",
+                           layout],
+                          ["pack", "--checkpoint", layer, "--ranks", "2", "--rank", str(rank),
+                           "--out", packed]]:
+                subprocess.run([COMMAND, *words], check=True, capture_output=True)
+            files.append(packed)
+        mixed = run("--packed", *files, "--tokens", "4")
+        self.assertEqual(mixed.returncode, 0, mixed.stderr)
+        options_of = {rank: ["--checkpoint", self.path(layout)]
+                      for rank, layout in enumerate(["v4", "v4.1"])}
+        for result in self.by_hand([0, 1], "--ranks", "2", "--tokens", "4", "--deadline", "20",
+                                   options_of=options_of):
+            self.assertEqual(result.returncode, 0, result.stderr)
 
     def test_a_rank_that_never_comes(self):
         begin = time.monotonic()
@@ -403,8 +437,8 @@ class ProcessesTest(unittest.TestCase):
 
     def test_spawn_with_a_value(self):
         result = run(*TINY, "--ranks", "2", "--spawn=true")
-        self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertIn("ranks as processes", result.stdout)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertIn("--spawn true: takes no value", result.stderr)
 
     def test_check_judges_suites_through_processes(self):
         result = subprocess.run([COMMAND, "check", "--case", "v4-flash-t4", "--spawn", "--json"],

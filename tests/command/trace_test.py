@@ -148,9 +148,20 @@ class TraceTest(unittest.TestCase):
         for arguments, words in [([self.path("none")], "cannot be read: No such file"),
                                  ([self.folder], "cannot be read: Is a directory"),
                                  ([trace, "--out", self.path("no/picture")], "No such file"),
-                                 ([trace, "--out", "/dev/full"], "No space left")]:
+                                 ([trace, "--out", "/dev/full"], "No space left"),
+                                 ([trace, "--out", trace], "is the trace itself"),
+                                 ([trace, "--generation", "99"], "no such launch")]:
             result = call(sys.executable, RENDER, *arguments)
             self.assertEqual(result.returncode, 2, arguments)
+            self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+            self.assertIn(words, result.stderr)
+
+    def test_a_stdout_that_takes_nothing_is_named(self):
+        self.trace()
+        for target, words in [("/dev/full", "stdout: No space left"), ("&-", "stdout: Bad file")]:
+            result = call("/bin/sh", "-c", f'"$0" "$1" "$2" >{target}', sys.executable, RENDER,
+                          self.path("trace.json"))
+            self.assertEqual(result.returncode, 2, result.stderr)
             self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
             self.assertIn(words, result.stderr)
 

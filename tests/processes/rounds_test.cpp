@@ -177,6 +177,49 @@ TEST(Rounds, AMemberDoesNotFollow) {
     EXPECT_EQ(other.wait().code, Code::kStalled);
 }
 
+// Ranks of the next session come while this one is between two meetings, and another one that is of
+// no session: none takes a member's place, and the next session meets when this one has ended.
+TEST(Rounds, NewcomersWaitWhileMembersMeetAgain) {
+    const ScratchPath folder;
+    SharedBoard board;
+    const auto start_member = [&](int rank) {
+        return RankProcess([&, rank](Outcome* out) {
+            std::unique_ptr<HostSession> session;
+            out->set(HostSession::open(host(folder.path(), rank, 2, 10), &session));
+            if (out->code == Code::kOk) out->set(meet(session.get()));
+            ++board->arrived[0];
+            SharedBoard::wait(board->go[rank], 1);
+            if (out->code == Code::kOk) out->set(meet(session.get()));
+        });
+    };
+    RankProcess zero = start_member(0);
+    RankProcess one = start_member(1);
+    ASSERT_TRUE(SharedBoard::wait(board->arrived[0], 2));
+    const auto come_as = [&](int rank, int num_ranks, double wait_s) {
+        return RankProcess([=, &board, &folder](Outcome* out) {
+            ++board->arrived[1];
+            out->set(come(host(folder.path(), rank, num_ranks, wait_s)));
+        });
+    };
+    RankProcess next_one = come_as(1, 2, 20);
+    RankProcess next_zero = come_as(0, 2, 20);
+    RankProcess stray = come_as(2, 3, 0.5);
+    ASSERT_TRUE(SharedBoard::wait(board->arrived[1], 3));
+    board->go[0] = 1;  // its meeting is open to the newcomers before the member comes
+    const Outcome outsider = stray.wait();
+    board->go[1] = 1;
+    EXPECT_EQ(outsider.code, Code::kStalled);
+    EXPECT_NE(outsider.message.find("belongs to process " + std::to_string(zero.pid())),
+              std::string::npos)
+        << outsider.message;
+    for (RankProcess* rank : {&zero, &one, &next_zero, &next_one}) {
+        const Outcome outcome = rank->wait();
+        EXPECT_TRUE(outcome.ended);
+        EXPECT_EQ(outcome.code, Code::kOk) << outcome.message;
+    }
+    EXPECT_FALSE(folder.exists());
+}
+
 // ---- an early way out between the agreement and the start
 
 struct WayOut {

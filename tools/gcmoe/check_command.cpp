@@ -1,12 +1,17 @@
 #include "check_command.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <filesystem>
+#include <limits>
 #include <memory>
 #include <optional>
+#include <system_error>
 #include <tuple>
 
 #include "check_case.hpp"
@@ -101,6 +106,23 @@ Status check_word(const char* option, const std::string& value, const char* firs
     return option_error(option, value, fmt::format("must be {} or {}", first, second));
 }
 
+// Where expected outputs are read or written: a folder that must be there, or can be made.
+Status check_folders(const CheckOptions& options) {
+    if (!options.expected.empty() && !options.dump_expected.empty()) {
+        return option_error("--expected", options.expected, "excludes --dump-expected");
+    }
+    std::error_code error;
+    if (!options.expected.empty() && !std::filesystem::is_directory(options.expected, error)) {
+        return option_error("--expected", options.expected,
+                            error ? error.message() : "is not a folder");
+    }
+    if (options.dump_expected.empty()) return {};
+    std::filesystem::create_directories(options.dump_expected, error);
+    if (!error && ::access(options.dump_expected.c_str(), W_OK | X_OK) == 0) return {};
+    if (!error) error = {errno, std::generic_category()};
+    return option_error("--dump-expected", options.dump_expected, error.message());
+}
+
 Status check_options(const CheckOptions& options) {
     LaunchMode mode = LaunchMode::kGraph;
     SharedExperts shared_experts = SharedExperts::kAuto;
@@ -127,15 +149,16 @@ Status check_options(const CheckOptions& options) {
         {"--ranks", options.ranks, 1, layout::kMaxRanks},
         {"--row-block", options.row_block, 8, 64},
         {"--ring-blocks", options.ring_blocks, 1, 1 << 20},
+        {"--dispatch-units", options.dispatch_units, 0, std::numeric_limits<int>::max()},
+        {"--compute-units", options.compute_units, 0, std::numeric_limits<int>::max()},
     };
     for (const auto& [option, value, least, most] : ranges) {
         if (value.value_or(least) >= least && value.value_or(least) <= most) continue;
         return option_error(option, std::to_string(*value),
                             fmt::format("must be in {}..{}", least, most));
     }
-    if (!options.expected.empty() && !options.dump_expected.empty()) {
-        return option_error("--expected", options.expected, "excludes --dump-expected");
-    }
+    GCMOE_RETURN_IF_ERROR(check_deadline(options.deadline_s));
+    GCMOE_RETURN_IF_ERROR(check_folders(options));
     GCMOE_RETURN_IF_ERROR(
         check_process_options(options.processes, options.backend, options.executor));
     for (const BackendInfo& backend : backends()) {

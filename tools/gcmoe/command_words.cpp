@@ -58,7 +58,13 @@ Status check_words(const CLI::App& command, const std::vector<std::string>& word
         const std::size_t equals = word.find('=');
         const std::string name = word.substr(0, equals);
         const CLI::Option* option = command.get_option_no_throw(name);
-        if (option == nullptr || option->get_items_expected_min() == 0) continue;
+        if (option == nullptr) continue;
+        if (option->get_items_expected_max() == 0) {
+            if (equals == std::string::npos) continue;
+            return option_error(name, word.substr(equals + 1),
+                                "takes no value: give the option or leave it out");
+        }
+        if (option->get_items_expected_min() == 0) continue;
         if (equals != std::string::npos) {
             GCMOE_RETURN_IF_ERROR(check_value(*option, name, word.substr(equals + 1)));
             continue;

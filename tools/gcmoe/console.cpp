@@ -215,7 +215,8 @@ std::string joined(const std::vector<std::string>& words) {
 }
 
 std::string counted(std::uint64_t count, std::string_view noun) {
-    return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+    const char* ending = noun.ends_with("ch") ? "es" : "s";
+    return fmt::format("{} {}{}", count, noun, count == 1 ? "" : ending);
 }
 
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {

@@ -101,7 +101,7 @@ class Table {
 [[nodiscard]] std::string bytes_text(std::uint64_t bytes);
 // "a, b, c".
 [[nodiscard]] std::string joined(const std::vector<std::string>& words);
-// "1 expert", "2 experts".
+// "1 expert", "2 experts", "2 launches".
 [[nodiscard]] std::string counted(std::uint64_t count, std::string_view noun);
 // The candidate with the smallest edit distance to `word`, or empty if none is near.
 [[nodiscard]] std::string nearest(std::string_view word,

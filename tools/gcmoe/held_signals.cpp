@@ -8,7 +8,7 @@
 namespace gcmoe::cli {
 namespace {
 
-constexpr int kHeld[] = {SIGINT, SIGTERM, SIGHUP};
+constexpr int kHeld[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 
 // What a handler may touch; 0 = none came.
 volatile std::sig_atomic_t came = 0;

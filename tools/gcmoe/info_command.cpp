@@ -13,7 +13,9 @@
 #include "gcmoe/partition.hpp"
 #include "gcmoe_version.hpp"
 #include "layer_options.hpp"
+#include "layout/peer_table.hpp"
 #include "machine.hpp"
+#include "protocol/words.hpp"
 
 namespace gcmoe::cli {
 namespace {
@@ -66,6 +68,12 @@ struct Question {
     std::vector<SizeEntry> sizes;  // of one rank; empty if no backend can
 };
 
+Status check_range(const char* option, int value, int least, int most) {
+    if (value >= least && value <= most) return {};
+    return option_error(option, std::to_string(value),
+                        fmt::format("must be in {}..{}", least, most));
+}
+
 Status ask(const InfoCommand& command, std::unique_ptr<Question>* out) {
     if (command.layer.model.empty()) {
         if (command.ranks.has_value() || command.max_tokens.has_value()) {
@@ -74,6 +82,9 @@ Status ask(const InfoCommand& command, std::unique_ptr<Question>* out) {
         }
         return {};
     }
+    GCMOE_RETURN_IF_ERROR(check_range("--ranks", command.ranks.value_or(1), 1, layout::kMaxRanks));
+    GCMOE_RETURN_IF_ERROR(
+        check_range("--max-tokens", command.max_tokens.value_or(1), 1, int{protocol::kMaxCount}));
     auto question = std::make_unique<Question>();
     GeneratedModel model;
     GCMOE_RETURN_IF_ERROR(resolve_model(command.layer, true, &model));

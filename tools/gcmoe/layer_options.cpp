@@ -45,12 +45,12 @@ Status parse_grid(const std::string& text, ScaleGrid* out) {
 
 // The first option of the generator that was given, or empty.
 std::string generator_option(const LayerOptions& options) {
-    const std::pair<const char*, bool> given[] = {
+    const std::pair<std::string, bool> given[] = {
         {"--model", !options.model.empty()},
         {"--reduced", options.reduced.has_value()},
         {"--hidden", options.hidden.has_value()},
         {"--inter", options.inter.has_value()},
-        {"--experts", options.experts.has_value()},
+        {options.experts_option, options.experts.has_value()},
         {"--topk", options.topk.has_value()},
         {"--shared-inter", options.shared_inter.has_value()},
         {"--weight-scales", options.weight_scales.has_value()},
@@ -63,7 +63,8 @@ std::string generator_option(const LayerOptions& options) {
 }
 
 // An override of one size; 0 or less, or no multiple of what the format needs, is an error.
-Status override_size(const char* option, const std::optional<int>& value, int multiple, int* size) {
+Status override_size(const std::string& option, const std::optional<int>& value, int multiple,
+                     int* size) {
     if (!value.has_value()) return {};
     if (*value < 1 || *value % multiple != 0) {
         return option_error(option, std::to_string(*value),
@@ -77,7 +78,8 @@ Status override_size(const char* option, const std::optional<int>& value, int mu
 Status override_sizes(const LayerOptions& options, checkpoint::ModelEntry* entry) {
     GCMOE_RETURN_IF_ERROR(override_size("--hidden", options.hidden, kMxfp4Group, &entry->hidden));
     GCMOE_RETURN_IF_ERROR(override_size("--inter", options.inter, kMxfp4Group, &entry->inter));
-    GCMOE_RETURN_IF_ERROR(override_size("--experts", options.experts, 1, &entry->num_experts));
+    GCMOE_RETURN_IF_ERROR(
+        override_size(options.experts_option, options.experts, 1, &entry->num_experts));
     GCMOE_RETURN_IF_ERROR(override_size("--topk", options.topk, 1, &entry->topk));
     if (entry->topk > entry->num_experts) {
         return option_error(
@@ -269,6 +271,7 @@ void add_model_options(CLI::App& command, LayerOptions* options,
     for (const checkpoint::ModelEntry& entry : checkpoint::known_models()) {
         names.push_back(entry.name);
     }
+    options->experts_option = experts_option;
     const char* group = "Layer from a generator";
     const auto add = [&](const std::string& name, auto* target, const std::string& description) {
         return command.add_option(name, *target, description)->group(group);

@@ -32,6 +32,7 @@ struct LayerOptions {
     std::optional<int> hidden;
     std::optional<int> inter;
     std::optional<int> experts;
+    std::string experts_option = "--experts";  // its name in this command
     std::optional<int> topk;
     std::optional<int> shared_inter;
     std::optional<std::string> weight_scales;

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -131,6 +132,8 @@ int parse_and_run(CLI::App& app, int argc, char** argv, const int& exit_code) {
 int main(int argc, char** argv) {
     using namespace gcmoe::cli;
     hold_standard_streams();
+    // A limit of a file's size is then an error of the write (EFBIG), told like a full disk.
+    std::signal(SIGXFSZ, SIG_IGN);
     CLI::App app{
         "GC-MoE: the decode step of a mixture-of-experts layer over expert-parallel ranks.",
         "gcmoe"};

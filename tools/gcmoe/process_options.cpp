@@ -47,6 +47,13 @@ Status check_process_options(const ProcessOptions& options, const std::string& b
     return {};
 }
 
+Status check_deadline(double deadline_s) {
+    constexpr double kMostSeconds = 1e9;
+    if (deadline_s >= 0 && deadline_s <= kMostSeconds) return {};  // false for NaN
+    return option_error("--deadline", fmt::format("{}", deadline_s),
+                        "must be in 0..1e9 seconds (0 = for ever)");
+}
+
 Status join_processes(const ProcessOptions& options, int num_ranks, double wait_s,
                       std::shared_ptr<Group>* out) {
     HostOptions host;

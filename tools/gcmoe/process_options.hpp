@@ -30,6 +30,9 @@ void add_process_options(CLI::App& command, ProcessOptions* options);
 Status check_process_options(const ProcessOptions& options, const std::string& backend,
                              const std::string& executor);
 
+// Of --deadline: a limit that waits can have. Errors: kBadInput naming it.
+Status check_deadline(double deadline_s);
+
 // This process's group of one rank. Errors: those of Group::join_host, with the option in front.
 Status join_processes(const ProcessOptions& options, int num_ranks, double wait_s,
                       std::shared_ptr<Group>* out);

@@ -10,6 +10,7 @@
 #include "gcmoe/capability.hpp"
 #include "gcmoe/stall_report.hpp"
 #include "group/group_state.hpp"
+#include "numerics/bits.hpp"
 #include "numerics/hash.hpp"
 #include "op/readback.hpp"
 #include "reference/case_inputs.hpp"
@@ -110,6 +111,30 @@ group::HostSession* host_session(const LayerRun& run) {
     return run.group == nullptr ? nullptr : run.group->state().host.get();
 }
 
+// Of everything in the inputs that decides y: weights of unused slots do not.
+std::uint64_t hash_inputs(const LayerRun& run) {
+    const Shape& shape = run.layer.shape;
+    std::uint64_t hash = 0;
+    const auto add = [&hash](const auto& values, std::size_t count) {
+        for (std::size_t i = 0; i < count; ++i) {
+            hash = numerics::hash_combine(hash, static_cast<std::uint64_t>(values[i]));
+        }
+    };
+    for (const RankInputs& inputs : run.inputs) {
+        const std::size_t rows = size_of(inputs.num_tokens);
+        const std::size_t slots = rows * size_of(shape.topk);
+        add(inputs.x, rows * size_of(shape.hidden));
+        add(inputs.x_scale, rows * size_of(shape.hidden / kChunk));
+        add(inputs.topk_idx, slots);
+        for (std::size_t slot = 0; slot < slots; ++slot) {
+            if (!reference::slot_is_live(shape, inputs.topk_idx[slot])) continue;
+            hash = numerics::hash_combine(hash, numerics::float_to_bits(inputs.topk_weight[slot]));
+        }
+        hash = numerics::hash_combine(hash, rows);
+    }
+    return hash;
+}
+
 // Ranks as processes: what they must have in common beyond what the operator compares. Where each
 // has its checkpoint or packed files does not count, what is in them does.
 Status meet_before_launches(const RunOptions& options, const LayerRun& run) {
@@ -117,21 +142,8 @@ Status meet_before_launches(const RunOptions& options, const LayerRun& run) {
     checkpoint::LayerIdentity identity;
     GCMOE_RETURN_IF_ERROR(or_decline(session, [&] { return run.layer.identify(&identity); }));
     const Shape& shape = run.layer.shape;
-    std::uint64_t hash = 0;
-    for (const RankInputs& inputs : run.inputs) {
-        const std::size_t rows = size_of(inputs.num_tokens);
-        const auto add = [&hash](const auto& values, std::size_t count) {
-            for (std::size_t i = 0; i < count; ++i) {
-                hash = numerics::hash_combine(hash, static_cast<std::uint64_t>(values[i]));
-            }
-        };
-        add(inputs.x, rows * size_of(shape.hidden));
-        add(inputs.x_scale, rows * size_of(shape.hidden / kChunk));
-        add(inputs.topk_idx, rows * size_of(shape.topk));
-        hash = numerics::hash_combine(hash, rows);
-    }
     return meet_ranks("session",
-                      {{"layer", fmt::format("{} of {}", identity.layer_idx, identity.model)},
+                      {{"layer", std::to_string(identity.layer_idx)},
                        {"hidden", std::to_string(shape.hidden)},
                        {"inter", std::to_string(shape.inter)},
                        {"num_experts", std::to_string(shape.num_experts)},
@@ -139,7 +151,7 @@ Status meet_before_launches(const RunOptions& options, const LayerRun& run) {
                        {"fingerprint of the weights", fmt::format("{:016x}", identity.fingerprint)},
                        {"quantize", options.layer.quantize.value_or("no")},
                        {"ranks", std::to_string(shape.num_ranks)},
-                       {"tokens and routing", fmt::format("{:016x}", hash)},
+                       {"tokens and routing", fmt::format("{:016x}", hash_inputs(run))},
                        {"launches", std::to_string(options.launches)},
                        {"verify", options.no_verify ? "no" : "yes"}},
                       session);

@@ -241,7 +241,7 @@ Status check_run_options(const RunOptions& options) {
     GCMOE_RETURN_IF_ERROR(check_at_least("--capacity", options.capacity, 0));
     GCMOE_RETURN_IF_ERROR(check_at_least("--launches", options.launches, 1));
     GCMOE_RETURN_IF_ERROR(check_at_least("--trace-events", options.trace_events, 1));
-    GCMOE_RETURN_IF_ERROR(check_at_least("--deadline", options.deadline_s, 0.0));
+    GCMOE_RETURN_IF_ERROR(check_deadline(options.deadline_s));
     GCMOE_RETURN_IF_ERROR(
         check_at_least("--resident-units", options.resident_units.value_or(0), 0));
     const bool orders = options.executor_seed.has_value() || options.resident_units.has_value();

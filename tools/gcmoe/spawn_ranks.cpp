@@ -76,7 +76,7 @@ std::vector<std::string> rank_arguments(const SpawnRequest& request, int rank,
     std::ifstream file("/proc/self/cmdline", std::ios::binary);
     std::vector<std::string> words;
     for (std::string word; std::getline(file, word, '\0');) {
-        if (word != "--spawn" && word.rfind("--spawn=", 0) != 0) words.push_back(word);
+        if (word != "--spawn") words.push_back(word);
     }
     const std::string last[] = {"--ranks",   std::to_string(request.num_ranks),
                                 "--rank",    std::to_string(rank),
