@@ -103,11 +103,12 @@ std::string HostRanks::run() {
         } else {
             add_role1(&machine, launch);
             add_role2(&machine, launch, scale);
+            if (launch.memory.plan.combines_by_signals()) add_role3(&machine, launch);
         }
     }
     machine.run();
     for (const GpuLaunch& launch : launches_) {
-        if (!one_grid) add_role3(&machine, launch);
+        if (!launch.memory.plan.combines_by_signals()) add_role3(&machine, launch);
     }
     machine.run();
     std::string failed;

@@ -21,7 +21,8 @@ void add_one_grid(Machine* machine, const cuda::device::GpuLaunch& launch, Activ
 
 class HostRanks {
   public:
-    // kCompute: a kernel for each role; kAll: one grid.
+    // kCompute: a kernel for each role; kFollow: role 3 beside the others, ordered by signals
+    // alone; kAll: one grid.
     HostRanks(test::VirtualLayer* layer, const std::vector<reference::RankInputs>& inputs,
               layout::CombineOn combine_on = layout::CombineOn::kCompute);
 

@@ -291,15 +291,18 @@ TEST_P(HostRoles, SameBytesAsTheScalarLayer) {
     }
 }
 
-// All roles in one kernel, two launches.
-TEST_P(HostRoles, OneGridGivesTheSameBytes) {
-    test::VirtualLayer on_grid{which_.shape, {}, options_of(which_), which_.forms};
-    HostRanks grid{&on_grid, inputs_, layout::CombineOn::kAll};
+// Role 3 beside roles 1 and 2, and all roles in one kernel; two launches.
+TEST_P(HostRoles, EveryFormOfRole3GivesTheSameBytes) {
     launch();
-    for (int n = 0; n < 2; ++n) {
-        ASSERT_EQ(grid.run(), "");
-        for (int rank = 0; rank < which_.shape.num_ranks; ++rank) {
-            EXPECT_TRUE(grid.y(rank) == ranks_.y(rank)) << "rank " << rank << ", launch " << n;
+    for (const auto form : {layout::CombineOn::kFollow, layout::CombineOn::kAll}) {
+        SCOPED_TRACE(static_cast<int>(form));
+        test::VirtualLayer layer{which_.shape, {}, options_of(which_), which_.forms};
+        HostRanks ranks{&layer, inputs_, form};
+        for (int n = 0; n < 2; ++n) {
+            ASSERT_EQ(ranks.run(), "");
+            for (int rank = 0; rank < which_.shape.num_ranks; ++rank) {
+                EXPECT_TRUE(ranks.y(rank) == ranks_.y(rank)) << "rank " << rank << ", launch " << n;
+            }
         }
     }
 }
