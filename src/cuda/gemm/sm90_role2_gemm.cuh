@@ -10,12 +10,13 @@
 // A first-GEMM task is 128 columns: 4 row tiles of 64 packed rows, gate and up of a column in rows
 // g and g + 8 of a slab. A second-GEMM task is 256 columns. N = live rows rounded up to 8.
 // Registers: 96 at launch; math warps take 104, the other warps give down to 64. Bytes spilled: the
-// table in sm90_role2_instance.cuh. Main loops of row-factor weights spill nothing, and no A
-// operand of a routed wgmma is reloaded (gate sass counts them); in the instances for 64 rows the
-// loops of the shared expert and of chunk factors do spill. The rest are a few words where tasks
-// start and end and in the other warps. ptxas serialises no wgmma (nvcc 13.0). Measured:
-// docs/tuning.md. V4.1-Flash, 48 experts, 124 SMs, one H200, 2026-12-01: ends 257 us after role 1
-// began at 32 tokens, for 210 us of bytes; its first rows stand after 19.
+// table in sm90_role2_instance.cuh. Main loops of row-factor weights spill nothing (that of 56
+// rows: two accesses a pair), and no A operand of a routed wgmma is reloaded (gate sass counts
+// them); in the instances for 64 rows the loops of the shared expert and of chunk factors do spill.
+// The rest are a few words where tasks start and end and in the other warps. ptxas serialises no
+// wgmma (nvcc 13.0). Measured: docs/tuning.md. V4.1-Flash, 48 experts, 124 SMs, one H200,
+// 2026-12-01: ends 250 us after role 1 began at 32 tokens, for 210 us of bytes; its first rows
+// stand after 15.
 #pragma once
 
 #include <cstdint>

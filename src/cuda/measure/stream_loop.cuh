@@ -2,7 +2,7 @@
 // the tokens and weights of tasks that are dealt out beforehand.
 //
 // Runs on: any SMs, one CTA each. Waits for: nothing outside the CTA. Reads: tiles, tokens. Writes:
-// sums. Registers: as role 2's (sm90_role2_gemm.cuh); nothing is spilled.
+// sums. Registers: as role 2's (sm90_role2_gemm.cuh); one word is spilled at 48 rows.
 #pragma once
 
 #include <cstdint>
