@@ -90,6 +90,7 @@ void add_capture(const Shape& shape, std::uint64_t tokens, LocalMemory* local,
 
 void add_plan(int plan_idx, PlanMemory* plan, RegionList* regions) {
     const std::uint64_t blocks = plan->ring_blocks;
+    plan->ring_shift = static_cast<std::uint32_t>(std::countr_zero(blocks));
     const auto name = [&](const char* signal) {
         return fmt::format("plan{}.{}", plan_idx, signal);
     };

@@ -28,6 +28,7 @@ enum class CombineOn : std::uint32_t {
 struct PlanMemory {
     std::uint32_t row_block = 0;       // BM, rows of a ring block, 8..64
     std::uint32_t ring_blocks = 0;     // B, a power of two
+    std::uint32_t ring_shift = 0;      // its logarithm; make_local_memory fills it
     std::uint32_t table_blocks = 0;    // B2, a power of two >= most blocks of a launch
     std::uint32_t n1 = 0;              // first-GEMM tasks per block: inter / 128
     std::uint32_t n2 = 0;              // second-GEMM tasks per block

@@ -22,14 +22,10 @@ struct Block {
 GCMOE_HD inline Block block_at(const layout::RankMemory& memory, const Launch& launch,
                                std::uint32_t index) {
     Block block;
-    const std::uint32_t ring_blocks = memory.plan.ring_blocks;
     block.sequence = launch.s0 + index;
     block.index = index;
-    block.place = static_cast<std::uint32_t>(block.sequence & (ring_blocks - 1));
-    // A GPU divides 32 bits several times as fast as 64.
-    block.lap = block.sequence <= 0xFFFFFFFFULL
-                    ? static_cast<std::uint32_t>(block.sequence) / ring_blocks
-                    : static_cast<std::uint32_t>(block.sequence / ring_blocks);
+    block.place = static_cast<std::uint32_t>(block.sequence) & (memory.plan.ring_blocks - 1);
+    block.lap = static_cast<std::uint32_t>(block.sequence >> memory.plan.ring_shift);
     return block;
 }
 

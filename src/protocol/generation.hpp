@@ -44,16 +44,10 @@ template <SignalMemory M>
 [[nodiscard]] GCMOE_HD bool wait_roles_left(const layout::RankMemory& memory,
                                             const Launch& launch) {
     if (!keeps<M>(Rule::kAdvanceAfterRole2)) return true;
-    switch (memory.plan.combine_on) {
-        case layout::CombineOn::kCompute:
-        case layout::CombineOn::kAll:
-            return true;
-        case layout::CombineOn::kDispatch:
-            return wait_role2_left<M>(memory, launch);
-        case layout::CombineOn::kFollow:
-            return wait_role1_left<M>(memory, launch) && wait_role2_left<M>(memory, launch);
-    }
-    return true;
+    const bool follows = memory.plan.combine_on == layout::CombineOn::kFollow;
+    const bool on_dispatch = memory.plan.combine_on == layout::CombineOn::kDispatch;
+    if (follows && !wait_role1_left<M>(memory, launch)) return false;
+    return (!follows && !on_dispatch) || wait_role2_left<M>(memory, launch);
 }
 
 // Role 3's end, one call per unit. The last unit moves the state to the next launch (R25):

@@ -34,6 +34,7 @@ template <SignalMemory M>
 template <SignalMemory M>
 GCMOE_HD void top_up_shared(const layout::RankMemory& memory, std::uint32_t used) {
     if (!keeps<M>(Rule::kSharedTopUp)) return;
+    GCMOE_NOT_UNROLLED
     for (std::uint32_t i = used; i < memory.local.shared_blocks; ++i) {
         M::add_release(memory.shared_ready(i), memory.shared_chunks);
     }

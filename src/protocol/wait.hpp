@@ -48,6 +48,7 @@ struct WaitSite {
 template <SignalMemory M>
 GCMOE_HD void publish_fault(const layout::RankMemory& memory, std::uint64_t word) {
     const std::uint32_t own = memory.rank();
+    GCMOE_NOT_UNROLLED
     for (std::uint32_t i = 0; i < memory.peers.num_ranks; ++i) {
         if (i != own && !keeps<M>(Rule::kFaultToPeers)) continue;
         M::Peer::store_release(memory.heap.fault_word(memory.peers.heap(static_cast<int>(i)), own),
@@ -57,9 +58,9 @@ GCMOE_HD void publish_fault(const layout::RankMemory& memory, std::uint64_t word
 
 // Writes the stall report if this unit is the rank's first failing waiter, then tells all peers.
 template <SignalMemory M>
-GCMOE_HD void report_stall(const layout::RankMemory& memory, const Launch& launch,
-                           const WaitSite& site, StallCause cause, std::uint64_t seen,
-                           std::uint64_t waited_ns) {
+GCMOE_COLD_HD void write_report(const layout::RankMemory& memory, const Launch& launch,
+                                const WaitSite& site, StallCause cause, std::uint64_t seen,
+                                std::uint64_t waited_ns) {
     if (M::add_acq_rel(&memory.state()->stall_claimed, 1U) != 0) return;
     StallReport report;
     report.cause = cause;
@@ -80,10 +81,21 @@ GCMOE_HD void report_stall(const layout::RankMemory& memory, const Launch& launc
                                         static_cast<std::uint32_t>(site.signal), site.peer));
 }
 
+// The same, for callers that are not cold themselves: what they keep in registers must not have its
+// address taken. (A GPU keeps `launch` in shared memory wherever it calls.)
+template <SignalMemory M>
+GCMOE_HD void report_stall(const layout::RankMemory& memory, const Launch& launch,
+                           const WaitSite& site, StallCause cause, std::uint64_t seen,
+                           std::uint64_t waited_ns) {
+    const WaitSite site_copy = site;
+    write_report<M>(memory, launch, site_copy, cause, seen, waited_ns);
+}
+
 // The first rank that has given up in this session, or -1. `word` gets its fault word.
 template <SignalMemory M>
 GCMOE_HD int find_fault(const layout::RankMemory& memory, std::uint32_t session,
                         std::uint64_t* word) {
+    GCMOE_NOT_UNROLLED
     for (std::uint32_t i = 0; i < memory.peers.num_ranks; ++i) {
         *word = M::Peer::load_acquire(memory.heap.fault_word(memory.own_heap(), i));
         const bool same_session = generation_of(*word) == session || !keeps<M>(Rule::kSessionTag);
@@ -95,9 +107,9 @@ GCMOE_HD int find_fault(const layout::RankMemory& memory, std::uint32_t session,
 // A peer gave up: leave a report (if this rank has none yet) and pass the fault on. `peer` may have
 // passed it on itself: its word then tells who gave up first, and the report names that rank.
 template <SignalMemory M>
-GCMOE_HD void report_peer_fault(const layout::RankMemory& memory, const Launch& launch,
-                                const WaitSite& site, int peer, std::uint64_t word,
-                                std::uint64_t waited_ns) {
+GCMOE_COLD_HD void pass_fault_on(const layout::RankMemory& memory, const Launch& launch,
+                                 const WaitSite& site, int peer, std::uint64_t word,
+                                 std::uint64_t waited_ns) {
     if (peer == static_cast<int>(memory.rank())) return;  // reported by another unit of this rank
     WaitSite fault = site;
     fault.signal = Signal::kFault;
@@ -105,7 +117,37 @@ GCMOE_HD void report_peer_fault(const layout::RankMemory& memory, const Launch& 
         fault_cause_of(word) == static_cast<std::uint32_t>(StallCause::kPeerFault);
     fault.peer = passed_on ? fault_culprit_of(word) : peer;
     fault.expected = 0;
-    report_stall<M>(memory, launch, fault, StallCause::kPeerFault, word, waited_ns);
+    write_report<M>(memory, launch, fault, StallCause::kPeerFault, word, waited_ns);
+}
+
+template <SignalMemory M>
+GCMOE_HD void report_peer_fault(const layout::RankMemory& memory, const Launch& launch,
+                                const WaitSite& site, int peer, std::uint64_t word,
+                                std::uint64_t waited_ns) {
+    const WaitSite site_copy = site;
+    pass_fault_on<M>(memory, launch, site_copy, peer, word, waited_ns);
+}
+
+// A wait that lasts looks for faults and at the clock. `start_ns`: 0, or what the last call
+// returned. Returns when the first call was made, or kGaveUp after a report.
+inline constexpr std::uint64_t kGaveUp = ~0ULL;
+template <SignalMemory M>
+GCMOE_COLD_HD std::uint64_t check_wait(const layout::RankMemory& memory, const Launch& launch,
+                                       const WaitSite& site, std::uint64_t seen,
+                                       std::uint64_t start_ns) {
+    const std::uint64_t now_ns = M::clock_ns();
+    if (start_ns == 0) start_ns = now_ns;
+    std::uint64_t fault = 0;
+    const int peer = find_fault<M>(memory, launch.session, &fault);
+    if (peer >= 0) {
+        pass_fault_on<M>(memory, launch, site, peer, fault, now_ns - start_ns);
+        return kGaveUp;
+    }
+    // An eighth longer: the rank's one report should name the peer whose counts are missing.
+    const std::uint64_t limit_ns = launch.limit_ns + (site.behind_counts ? launch.limit_ns / 8 : 0);
+    if (launch.limit_ns == 0 || now_ns - start_ns <= limit_ns) return start_ns;
+    write_report<M>(memory, launch, site, StallCause::kDeadline, seen, now_ns - start_ns);
+    return kGaveUp;
 }
 
 // True where a policy wants the first look at a word to acquire: where most words are ready by then
@@ -163,10 +205,9 @@ template <SignalMemory M, ScopedSignals Scope, class Word, class Judge>
 [[nodiscard]] GCMOE_HD bool wait_for(const layout::RankMemory& memory, const Launch& launch,
                                      const WaitSite& site, const Word* word, const Judge& judge,
                                      Word* seen = nullptr) {
-    // An eighth longer: the rank's one report should name the peer whose counts are missing.
-    const std::uint64_t limit_ns = launch.limit_ns + (site.behind_counts ? launch.limit_ns / 8 : 0);
     std::uint64_t start_ns = 0;
     WaitRecord<M> record(launch, site);
+    GCMOE_NOT_UNROLLED
     for (std::uint32_t polls = 0;; ++polls) {
         const bool first = first_look_acquires<Scope>() && polls == 0;
         Word value = first ? Scope::load_acquire(word) : Scope::load_relaxed(word);
@@ -179,25 +220,15 @@ template <SignalMemory M, ScopedSignals Scope, class Word, class Judge>
             if (seen != nullptr) *seen = value;
             return true;
         }
-        if (verdict == Seen::kCorrupt) {
+        if (verdict == Seen::kCorrupt) [[unlikely]] {
             report_stall<M>(memory, launch, site, StallCause::kCorrupt, value, 0);
             return false;
         }
         record.begin();
-        if (polls % M::kPollsPerCheck == M::kPollsPerCheck - 1) {
-            const std::uint64_t now_ns = M::clock_ns();
-            if (start_ns == 0) start_ns = now_ns;
-            std::uint64_t fault = 0;
-            const int peer = find_fault<M>(memory, launch.session, &fault);
-            if (peer >= 0) {
-                report_peer_fault<M>(memory, launch, site, peer, fault, now_ns - start_ns);
-                return false;
-            }
-            if (launch.limit_ns != 0 && now_ns - start_ns > limit_ns) {
-                report_stall<M>(memory, launch, site, StallCause::kDeadline, value,
-                                now_ns - start_ns);
-                return false;
-            }
+        if (polls % M::kPollsPerCheck == M::kPollsPerCheck - 1) [[unlikely]] {
+            const WaitSite site_copy = site;
+            start_ns = check_wait<M>(memory, launch, site_copy, value, start_ns);
+            if (start_ns == kGaveUp) return false;
         }
         M::pause(polls);
     }

@@ -1,6 +1,8 @@
 // The kernel of one instance of role 2 and its launch; included by the instances' .cu files only.
 #pragma once
 
+#define GCMOE_INLINE_COLD 1  // see base/host_device.hpp; before the headers that look at it
+
 #include "cuda/device/prepare_kernel.cuh"
 #include "cuda/device/unit_times.cuh"
 #include "cuda/gemm/sm90_role2_gemm.cuh"

@@ -2,6 +2,8 @@
 // only.
 #pragma once
 
+#define GCMOE_INLINE_COLD 1  // see base/host_device.hpp; before the headers that look at it
+
 #include "cuda/device/prepare_kernel.cuh"
 #include "cuda/joint/one_grid.cuh"
 #include "cuda/joint/one_grid.hpp"
