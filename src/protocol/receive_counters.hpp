@@ -122,19 +122,27 @@ template <SignalMemory M>
     return locate_entries<M>(memory, launch, source, counts, memory.source_offset(source));
 }
 
-// Entry `list_idx` of a source's list: token * topk + slot. Ordering: after receive_counts and role
-// 1's barrier. Returns false and reports if the entry is not a slot of that rank (R6).
+// An entry of a source's list: token * topk + slot. Returns false and reports if it is not a slot
+// of that rank (R6).
+template <SignalMemory M>
+[[nodiscard]] GCMOE_HD bool check_slot(const layout::RankMemory& memory, const Launch& launch,
+                                       std::uint32_t source, std::uint32_t slot) {
+    if (slot < memory.heap.max_slots() || !keeps<M>(Rule::kCheckReceived)) return true;
+    const WaitSite site{.signal = Signal::kRecvSlot,
+                        .expected = memory.heap.max_slots(),
+                        .peer = static_cast<std::int32_t>(source)};
+    report_stall<M>(memory, launch, site, StallCause::kCorrupt, slot, 0);
+    return false;
+}
+
+// Entry `list_idx` of a source's list, checked. Ordering: after receive_counts and role 1's
+// barrier.
 template <SignalMemory M>
 [[nodiscard]] GCMOE_HD bool received_slot(const layout::RankMemory& memory, const Launch& launch,
                                           std::uint32_t source, std::uint64_t list_idx,
                                           std::uint32_t* slot) {
     *slot = slot_list<M>(memory, memory.rank(), source, launch.generation)[list_idx];
-    if (*slot < memory.heap.max_slots() || !keeps<M>(Rule::kCheckReceived)) return true;
-    const WaitSite site{.signal = Signal::kRecvSlot,
-                        .expected = memory.heap.max_slots(),
-                        .peer = static_cast<std::int32_t>(source)};
-    report_stall<M>(memory, launch, site, StallCause::kCorrupt, *slot, 0);
-    return false;
+    return check_slot<M>(memory, launch, source, *slot);
 }
 
 }  // namespace gcmoe::protocol

@@ -28,6 +28,12 @@ GCMOE_HD inline WaitSite ring_site(Signal signal, const Block& block, std::uint6
 // Token rows: role 1 produces, first-GEMM tasks consume.
 template <SignalMemory M>
 struct TokenRing {
+    // Role 1: whether the place may be refilled, by a value of its l1_empty_count that was acquired
+    // (R9). False only means that producer_acquire is to wait for it.
+    [[nodiscard]] static GCMOE_HD bool is_free(const layout::RankMemory& memory, const Block& block,
+                                               std::uint32_t empty_count) {
+        return empty_count == block.lap * memory.plan.n1;
+    }
     // Role 1: the place may be refilled (R9).
     [[nodiscard]] static GCMOE_HD bool producer_acquire(const layout::RankMemory& memory,
                                                         const Launch& launch, const Block& block) {

@@ -19,6 +19,7 @@ __global__ void copies(std::uint8_t* out, const std::uint8_t* from) {
         ptx::mbarrier_arrive_expect(&barrier, 128);
         ptx::bulk_load(bytes, from, 128, &barrier);
         ptx::bulk_prefetch(from + 256, 128);
+        ptx::prefetch_line(from);
         ptx::bulk_load_once(bytes + 128, from + 128, 128, &barrier, ptx::evict_first_policy());
     }
     ptx::cta_barrier();
@@ -44,7 +45,7 @@ __global__ void numbers(std::uint32_t* out, const float* from) {
     __shared__ std::uint32_t largest;
     if (ptx::thread_idx() == 0) largest = 0;
     ptx::cta_barrier();
-    ptx::shared_max(&largest, ptx::warp_max(ptx::bf16_pair(value, from[3])));
+    ptx::shared_max(&largest, ptx::warp_max(ptx::warp_sum(ptx::bf16_pair(value, from[3]))));
     ptx::cta_barrier();
     out[ptx::thread_idx()] = largest + ptx::e4m3_pair(from[4], value);
 }

@@ -10,11 +10,12 @@ namespace {
 //   role3_kernel: registers 86, spills 0 / 0
 __global__ void __launch_bounds__(kThreads, 1)
     role3_kernel(const __grid_constant__ device::GpuLaunch launch) {
-    __shared__ std::uint32_t failed;
+    __shared__ __align__(16) std::uint8_t shared_bytes[sizeof(SharedWords)];
     if (launch.is_warm_up != 0) return;
     device::GpuTimes* times = &launch.combine_times[ptx::cta_idx()];
     device::note_begin(times);
-    device::note_end(times, run_role3(launch, device::Unit::of_grid(), Act::kReal, &failed));
+    auto* shared = reinterpret_cast<SharedWords*>(shared_bytes);
+    device::note_end(times, run_role3(launch, device::Unit::of_grid(), Act::kReal, shared));
 }
 
 }  // namespace

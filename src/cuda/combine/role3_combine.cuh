@@ -99,6 +99,7 @@ __device__ __forceinline__ void combine_columns(const GpuLaunch& gpu, const sche
     const bool has_columns = column < gpu.hidden;
     const std::uint64_t first_slot = std::uint64_t{token} * memory.heap.topk;
     float sum[kLaneColumns] = {};
+#pragma unroll 1
     for (std::uint32_t first = 0; first < memory.heap.topk; first += kSlotBatch) {
         if (first != 0) used = used_slots(gpu, expert_of_slot(gpu, token, first));
         if (has_columns) add_slots(gpu, first_slot + first, used, column, act, sum);
@@ -168,6 +169,7 @@ __device__ __forceinline__ bool finish(const GpuLaunch& gpu, const Unit& unit,
 __device__ __forceinline__ bool wait_rows(const GpuLaunch& gpu, const protocol::Launch& launch) {
     const layout::RankMemory& memory = gpu.memory;
     bool ok = true;
+#pragma unroll 1
     for (std::uint32_t peer = ptx::thread_idx(); ok && peer < memory.heap.num_ranks;
          peer += kThreads) {
         ok = protocol::wait_done<GpuMemory>(memory, launch, peer);
@@ -178,26 +180,34 @@ __device__ __forceinline__ bool wait_rows(const GpuLaunch& gpu, const protocol::
     return ok;
 }
 
-// The whole role, or its rehearsal, for the first kThreads threads of one CTA. `failed`: a word in
-// shared memory. Returns false if it left early.
-__device__ __forceinline__ bool run_role3(const GpuLaunch& gpu, const Unit& unit, Act act,
-                                          std::uint32_t* failed) {
-    const std::uint32_t thread = ptx::thread_idx();
-    const layout::RankMemory& memory = gpu.memory;
-    if (thread == 0) *failed = 0;
-    role_barrier();
+// The CTA's words in shared memory.
+struct SharedWords {
     protocol::Launch launch;
-    const bool begun = protocol::begin_launch<GpuMemory>(memory, Role::kCombine, unit.idx,
-                                                         device::wait_limit(gpu), &launch);
-    if (!begun || (act == Act::kReal && !wait_rows(gpu, launch))) *failed = 1;
+    std::uint32_t failed;  // 1: somebody gave up, all leave
+};
+
+// The whole role, or its rehearsal, for the first kThreads threads of one CTA. Returns false if it
+// left early.
+__device__ __forceinline__ bool run_role3(const GpuLaunch& gpu, const Unit& unit, Act act,
+                                          SharedWords* shared) {
+    const std::uint32_t thread = ptx::thread_idx();
+    const protocol::Launch& launch = shared->launch;
+    if (thread == 0) {
+        const bool begun = protocol::begin_launch<GpuMemory>(
+            gpu.memory, Role::kCombine, unit.idx, device::wait_limit(gpu), &shared->launch);
+        shared->failed = begun ? 0 : 1;
+    }
     role_barrier();
-    if (*failed != 0) return false;
+    if (shared->failed != 0) return false;
+    if (act == Act::kReal && !wait_rows(gpu, launch)) shared->failed = 1;
+    role_barrier();
+    if (shared->failed != 0) return false;
     combine_tokens(gpu, unit, launch.num_tokens, act);
     role_barrier();
     if (act == Act::kRehearsal) return true;
-    if (thread == 0 && !finish(gpu, unit, launch)) *failed = 1;
+    if (thread == 0 && !finish(gpu, unit, launch)) shared->failed = 1;
     role_barrier();
-    return *failed == 0;
+    return shared->failed == 0;
 }
 
 }  // namespace gcmoe::cuda::combine

@@ -44,6 +44,13 @@ struct GpuTimes {
 // What of role 1 a launch does: all of it, or (serial mode) one step after the other.
 enum class DispatchStep : std::uint32_t { kWhole, kPublish, kPull };
 
+// Bytes that a launch's first microseconds will read: role 1 asks the L2 for them.
+struct WarmRange {
+    const void* from = nullptr;
+    std::uint32_t bytes = 0;
+};
+inline constexpr std::uint32_t kWarmRanges = 13;
+
 struct GpuLaunch {
     layout::RankMemory memory;
     const GpuExpert* experts = nullptr;  // (experts_per_rank)
@@ -68,6 +75,7 @@ struct GpuLaunch {
     GpuTimes* compute_times = nullptr;   // (compute_units)
     GpuTimes* combine_times = nullptr;   // (compute_units)
     GpuTimes* shared_times = nullptr;    // (dispatch_units) role 4
+    WarmRange warm_ranges[kWarmRanges];
 };
 
 // The limit of this launch's waits; decided on the device, so that a captured launch can be both.

@@ -17,6 +17,7 @@
 
 #include <cstdint>
 
+#include "cuda/device/warm_parameters.cuh"
 #include "cuda/dispatch/role1_pull.cuh"
 #include "cuda/dispatch/role1_warm.cuh"
 #include "protocol/barrier.hpp"
@@ -30,17 +31,23 @@ __device__ __forceinline__ bool run_role1(const GpuLaunch& gpu, const Unit& unit
     const std::uint32_t thread = ptx::thread_idx();
     auto* buffers = reinterpret_cast<RowBuffers*>(shared);
     const Accounts accounts = place_accounts(shared, gpu);
-    Launch launch;
+    const Launch& launch = buffers->launch;
     if (unit.idx + 1 == unit.num_units && thread / 32 == kWarps - 1) warm_tables(gpu);
+    if (thread / 32 == kWarps - 2) {
+        device::warm_parameters(gpu, reinterpret_cast<std::uint32_t*>(buffers->codes[kWarps - 1]));
+        ptx::fence_async_proxy_shared();  // rows come in its place
+    }
     if (thread < kWarps) {
         for (std::uint64_t& arrived : buffers->arrived[thread]) ptx::mbarrier_init(&arrived, 1);
         ptx::mbarrier_init_fence();
     }
-    if (thread == 0) *accounts.failed = 0;
-    role_barrier();
-    const bool begun = protocol::begin_launch<GpuMemory>(gpu.memory, Role::kDispatch, unit.idx,
-                                                         device::wait_limit(gpu), &launch);
-    if (!begun) *accounts.failed = 1;
+    if (thread == 0) {
+        // Read last, but not a round trip to memory later.
+        ptx::prefetch_line(gpu.memory.heap.fault_word(gpu.memory.own_heap(), 0));
+        const bool begun = protocol::begin_launch<GpuMemory>(
+            gpu.memory, Role::kDispatch, unit.idx, device::wait_limit(gpu), &buffers->launch);
+        *accounts.failed = begun ? 0 : 1;
+    }
     role_barrier();
     if (*accounts.failed != 0) return false;
     const bool publish = gpu.dispatch_step != device::DispatchStep::kPull;

@@ -9,20 +9,16 @@
 
 namespace gcmoe::cuda::dispatch {
 
-// The expert of row `row` of this launch's rows: the last one whose first row is not behind it.
+// Whole warp: the expert of row `row` of this launch's rows, the last one whose first row is not
+// behind it.
 __device__ __forceinline__ std::uint32_t expert_of_row(const Accounts& accounts,
                                                        std::uint32_t per_rank, std::uint32_t row) {
-    std::uint32_t low = 0;
-    std::uint32_t high = per_rank;
-    while (high - low > 1) {
-        const std::uint32_t middle = (low + high) / 2;
-        if (accounts.first_row[middle] <= row) {
-            low = middle;
-        } else {
-            high = middle;
-        }
+#pragma unroll 1
+    for (std::uint32_t first = 0;; first += 32) {
+        const std::uint32_t e = first + ptx::thread_idx() % 32;
+        const std::uint32_t upto = ptx::ballot(e < per_rank && accounts.first_row[e] <= row);
+        if (upto != ~0U) return first + ptx::count_bits(upto) - 1;
     }
-    return low;
 }
 
 // One of a warp's row buffers and the phase of its barrier.
@@ -64,12 +60,55 @@ __device__ __forceinline__ void store_piece(const GpuLaunch& gpu, const std::uin
 struct PulledRow {
     std::uint32_t source;  // rank
     std::uint32_t slot;    // of that rank
+    std::uint32_t token;   // of that rank
     protocol::Block block;
     std::uint32_t row;    // in the block
     std::uint32_t count;  // rows that it fills: itself, and of an expert's last one the padding
+    bool has_place;       // the block's place was free when the row was found
     std::uint32_t scale;  // lane i: of chunk i
     float weight;         // lane 0
 };
+
+// Whole warp: schedule::row_at, a lane a source.
+template <class Counts>
+__device__ __forceinline__ schedule::SourceRow warp_row_at(const Counts& counts,
+                                                           std::uint32_t num_ranks,
+                                                           std::uint32_t position) {
+    const std::uint32_t lane = ptx::thread_idx() % 32;
+    const auto rows_below = [&](std::uint32_t index) {
+        std::uint32_t rows = 0;
+#pragma unroll 1
+        for (std::uint32_t s = lane; s < num_ranks; s += 32) {
+            const std::uint32_t count = counts(s);
+            rows += count < index ? count : index;
+        }
+        return ptx::warp_sum(rows);
+    };
+    // The number of rows with an index below i is rows_below(i): bisect on i.
+    std::uint32_t low = 0;
+    std::uint32_t high = position + 1;
+#pragma unroll 1
+    while (high - low > 1) {
+        const std::uint32_t middle = low + (high - low) / 2;
+        if (rows_below(middle) <= position) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    // Pass over the sources that have run out.
+    std::uint32_t left = position - rows_below(low);
+#pragma unroll 1
+    for (std::uint32_t first = 0;; first += 32) {
+        const std::uint32_t s = first + lane;
+        const bool has = s < num_ranks && counts(s) > low;
+        const std::uint32_t having = ptx::ballot(has);
+        const std::uint32_t before = ptx::count_bits(having & ((1U << lane) - 1));
+        const std::uint32_t found = ptx::ballot(has && before == left);
+        if (found != 0) return {first + ptx::first_bit(found), low};
+        left -= ptx::count_bits(having);
+    }
+}
 
 // One warp: finds row `row` of the launch. Returns false if somebody gave up.
 __device__ __forceinline__ bool find_row(const GpuLaunch& gpu, const Launch& launch,
@@ -81,23 +120,29 @@ __device__ __forceinline__ bool find_row(const GpuLaunch& gpu, const Launch& lau
     const std::uint32_t position = row - accounts.first_row[expert];
     const std::uint32_t rows = accounts.first_row[expert + 1] - accounts.first_row[expert];
     const std::uint32_t row_block = memory.plan.row_block;
-    found->block =
-        protocol::block_at(memory, launch, accounts.first_block[expert] + position / row_block);
-    found->row = position % row_block;
+    const std::uint32_t block = position / row_block;
+    found->block = protocol::block_at(memory, launch, accounts.first_block[expert] + block);
+    found->row = position - block * row_block;
     found->count = position + 1 == rows ? row_block - found->row : 1;
     const auto counts = [&](std::uint32_t source) {
         return accounts.counts[source * per_rank + expert];
     };
-    const schedule::SourceRow from = schedule::row_at(counts, memory.heap.num_ranks, position);
+    const schedule::SourceRow from = warp_row_at(counts, memory.heap.num_ranks, position);
     found->source = from.source;
-    std::uint32_t slot = 0;
-    bool known = true;
-    if (ptx::thread_idx() % 32 == 0) {
-        const std::uint64_t entry = accounts.offsets[from.source * per_rank + expert] + from.index;
-        known = protocol::received_slot<GpuMemory>(memory, launch, from.source, entry, &slot);
-    }
+    // One round trip for both: lane 0 reads the list's entry, the others look at the place.
+    const std::uint32_t lane = ptx::thread_idx() % 32;
+    const std::uint32_t entry = accounts.offsets[from.source * per_rank + expert] + from.index;
+    const std::uint32_t* list =
+        protocol::slot_list<GpuMemory>(memory, memory.rank(), from.source, launch.generation);
+    const std::uint32_t seen = GpuMemory::load_acquire(
+        lane == 0 ? list + entry : memory.l1_empty_count(found->block.place));
+    found->slot = ptx::shuffle(seen, 0);
+    found->has_place =
+        protocol::TokenRing<GpuMemory>::is_free(memory, found->block, ptx::shuffle(seen, 1));
+    const bool known =
+        lane != 0 || protocol::check_slot<GpuMemory>(memory, launch, from.source, found->slot);
     if (!ptx::shuffle(static_cast<std::uint32_t>(known), 0)) return false;
-    found->slot = ptx::shuffle(slot, 0);
+    found->token = found->slot / memory.heap.topk;
     return true;
 }
 
@@ -118,13 +163,12 @@ __device__ __forceinline__ std::uint32_t piece_bytes(const GpuLaunch& gpu, std::
 __device__ __forceinline__ const std::uint8_t* row_codes(const GpuLaunch& gpu,
                                                          const PulledRow& row) {
     const layout::SymmetricHeap& heap = gpu.memory.heap;
-    return heap.x_row(gpu.memory.peers.heap(static_cast<int>(row.source)), row.slot / heap.topk);
+    return heap.x_row(gpu.memory.peers.heap(static_cast<int>(row.source)), row.token);
 }
 __device__ __forceinline__ const std::uint32_t* row_scales(const GpuLaunch& gpu,
                                                            const PulledRow& row) {
     const layout::SymmetricHeap& heap = gpu.memory.heap;
-    return heap.x_scale_row(gpu.memory.peers.heap(static_cast<int>(row.source)),
-                            row.slot / heap.topk);
+    return heap.x_scale_row(gpu.memory.peers.heap(static_cast<int>(row.source)), row.token);
 }
 
 // One warp: asks for the row's first piece, its scales and its weight.
@@ -144,6 +188,7 @@ __device__ __forceinline__ void ask_row(const GpuLaunch& gpu, const RowBuffer& b
 // One warp: what was asked for last is in the buffer. No deadline: the copy engine ends every copy,
 // or the launch with a fault.
 __device__ __forceinline__ void wait_piece(RowBuffer* buffer) {
+#pragma unroll 1
     while (!ptx::mbarrier_try_wait(buffer->arrived, buffer->phase)) {
     }
     buffer->phase ^= 1;
@@ -155,7 +200,8 @@ __device__ __forceinline__ bool take_place(const GpuLaunch& gpu, const Launch& l
     const layout::RankMemory& memory = gpu.memory;
     bool ready = true;
     if (ptx::thread_idx() % 32 == 0) {
-        ready = protocol::TokenRing<GpuMemory>::producer_acquire(memory, launch, row.block);
+        ready = row.has_place ||
+                protocol::TokenRing<GpuMemory>::producer_acquire(memory, launch, row.block);
         if (ready) {
             memory.ring_origins(row.block.place)[row.row] =
                 layout::Origin{row.source, row.slot, row.weight, 0};
@@ -211,12 +257,15 @@ __device__ __forceinline__ bool pull_rows(const GpuLaunch& gpu, const Launch& la
     PulledRow current;
     PulledRow next;
     // Neighbouring rows go to different CTAs: a block is pulled by all SMs of the partition at
-    // once. CTA 0, which publishes the tables meanwhile, is the last in turn.
-    const std::uint32_t turn = (unit.idx + unit.num_units - 1) % unit.num_units;
+    // once. CTA 0, which publishes the tables meanwhile, takes the end of every round: of few rows
+    // none.
+    const std::uint32_t others = unit.num_units - 1;
+    const std::uint32_t first =
+        unit.idx == 0 ? others * kWarps + warp : warp * others + unit.idx - 1;
     bool has_current = false;
     bool ok = true;
 #pragma unroll 1
-    for (std::uint32_t row = warp * unit.num_units + turn; ok; row += stride) {
+    for (std::uint32_t row = first; ok; row += stride) {
         const bool has_next = row < rows && find_row(gpu, launch, accounts, row, &next);
         if (has_next) ask_row(gpu, other, &next);
         ok = has_next || row >= rows;

@@ -28,22 +28,20 @@ inline constexpr std::uint32_t kWarps = kThreads / 32;
 __device__ __forceinline__ void role_barrier() {
     ptx::named_barrier(device::kRoleBarrier, kThreads);
 }
-// Slots that a lane holds in registers at once, so that their loads are in flight together.
-inline constexpr std::uint32_t kSlotBatch = 4;
-
 // Rows on their way: a warp stores one while the next one is being copied.
 inline constexpr std::uint32_t kRowsAhead = 2;
 inline constexpr std::uint32_t kRowPiece = 6144;  // bytes at once: a row of hidden = 6144
 struct alignas(128) RowBuffers {
     std::uint64_t arrived[kWarps][kRowsAhead];  // mbarriers
+    Launch launch;                              // the CTA's
     alignas(128) std::uint8_t codes[kWarps][kRowsAhead][kRowPiece];
 };
 
 // The CTA's accounts in shared memory: the lists in the place of the row buffers' codes, which
 // come after them, the rest behind.
 struct Accounts {
-    std::uint32_t* list_next;  // (kWarps, num_experts) the warp's next entry of the expert's list;
-                               // CTA 0 only
+    std::uint32_t* list_next;  // (num_experts, kWarps), rows of kListStride: the warp's next entry
+                               // of the expert's list; CTA 0 only
     std::uint32_t* bad_slot;   // (kWarps) first slot with a bad id, or kNoSlot; CTA 0 only
     std::uint32_t* counts;     // (num_ranks, experts_per_rank) this launch's counts
     std::uint32_t* offsets;    // (num_ranks, experts_per_rank) start in the source's list
@@ -53,10 +51,11 @@ struct Accounts {
     std::uint32_t* failed;       // 1: somebody gave up, all leave
 };
 inline constexpr std::uint32_t kNoSlot = 0xFFFFFFFFU;
+inline constexpr std::uint32_t kListStride = kWarps + 1;  // neighbouring experts: other banks
 
 // Bytes of shared memory before those accounts that stay.
 GCMOE_HD inline std::size_t bytes_before_accounts(std::uint32_t num_experts) {
-    const std::size_t list_bytes = 4 * std::size_t{kWarps} * (num_experts + 1);
+    const std::size_t list_bytes = 4 * (std::size_t{kListStride} * num_experts + kWarps);
     const std::size_t codes_bytes = sizeof(RowBuffers::codes);
     return offsetof(RowBuffers, codes) + (list_bytes > codes_bytes ? list_bytes : codes_bytes);
 }
@@ -71,7 +70,7 @@ __device__ __forceinline__ Accounts place_accounts(std::uint8_t* shared, const G
     const std::uint32_t cells = gpu.memory.heap.num_ranks * per_rank;
     Accounts accounts;
     accounts.list_next = reinterpret_cast<std::uint32_t*>(shared + offsetof(RowBuffers, codes));
-    accounts.bad_slot = accounts.list_next + kWarps * gpu.num_experts;
+    accounts.bad_slot = accounts.list_next + kListStride * gpu.num_experts;
     accounts.counts =
         reinterpret_cast<std::uint32_t*>(shared + bytes_before_accounts(gpu.num_experts));
     accounts.offsets = accounts.counts + cells;
@@ -84,126 +83,123 @@ __device__ __forceinline__ Accounts place_accounts(std::uint8_t* shared, const G
 
 // A warp's part of the slots: a contiguous range, so that lists are in slot order.
 struct SlotRange {
-    std::uint64_t begin;
-    std::uint64_t end;
+    std::uint32_t begin;
+    std::uint32_t end;
 };
 
-__device__ __forceinline__ SlotRange slots_of_warp(std::uint64_t num_slots, std::uint32_t warp) {
-    const std::uint64_t share =
-        round_up(ceil_div(num_slots, std::uint64_t{kWarps}), std::uint64_t{32});
-    const std::uint64_t begin = share * warp;
-    const std::uint64_t end = begin + share;
+// num_slots: below 2^24 (a count word's room).
+__device__ __forceinline__ SlotRange slots_of_warp(std::uint32_t num_slots, std::uint32_t warp) {
+    const std::uint32_t share = round_up(ceil_div(num_slots, kWarps), 32U);
+    const std::uint32_t begin = share * warp;
+    const std::uint32_t end = begin + share;
     return {begin < num_slots ? begin : num_slots, end < num_slots ? end : num_slots};
 }
 
-// One warp, 32 slots: a lane's place in its expert's list is the expert's next free entry plus the
+// One warp, 32 slots: a lane's place in its expert's list is the warp's next free entry plus the
 // lanes before it with the same expert. expert < 0: unused slot.
 __device__ __forceinline__ void place_slots(const GpuLaunch& gpu, const Launch& launch,
-                                            std::uint32_t* list_next, std::uint64_t slot,
+                                            const Accounts& accounts, std::uint32_t slot,
                                             std::int32_t expert, bool write_lists) {
     const layout::RankMemory& memory = gpu.memory;
     const std::uint32_t lane = ptx::thread_idx() % 32;
-    const std::uint32_t same = ptx::match_any(static_cast<std::uint32_t>(expert));
+    const auto e = static_cast<std::uint32_t>(expert);
+    const std::uint32_t own = e * kListStride + ptx::thread_idx() / 32;
+    const std::uint32_t same = ptx::match_any(e);
     const std::uint32_t before = ptx::count_bits(same & ((1U << lane) - 1));
     if (write_lists && expert >= 0) {
-        const auto e = static_cast<std::uint32_t>(expert);
-        protocol::slot_list<GpuMemory>(memory, e / memory.heap.experts_per_rank, memory.rank(),
-                                       launch.generation)[list_next[e] + before] =
-            static_cast<std::uint32_t>(slot);
+        protocol::slot_list<GpuMemory>(
+            memory, e / memory.heap.experts_per_rank, memory.rank(),
+            launch.generation)[accounts.offsets[e] + accounts.list_next[own] + before] = slot;
     }
     ptx::warp_barrier();
-    if (expert >= 0 && before == 0) list_next[expert] += ptx::count_bits(same);
+    if (expert >= 0 && before == 0) accounts.list_next[own] += ptx::count_bits(same);
     ptx::warp_barrier();
 }
 
-// The experts of kSlotBatch * 32 slots from `first` on, one batch a lane, -1 for unused ones.
-struct SlotExperts {
-    std::int32_t expert[kSlotBatch];
-};
-
-// One warp. bad_slot: the warp's first slot with an id past the last expert.
-__device__ __forceinline__ SlotExperts load_experts(const GpuLaunch& gpu, const Accounts& accounts,
-                                                    const SlotRange& range, std::uint64_t first) {
-    const layout::SymmetricHeap& heap = gpu.memory.heap;
-    const std::uint32_t lane = ptx::thread_idx() % 32;
-    const std::uint32_t warp = ptx::thread_idx() / 32;
-    std::int64_t ids[kSlotBatch];
-#pragma unroll
-    for (std::uint32_t i = 0; i < kSlotBatch; ++i) {
-        const std::uint64_t slot = first + 32 * i + lane;
-        ids[i] = slot < range.end ? heap.expert_id(gpu.memory.own_heap(), slot) : -1;
-    }
-    SlotExperts experts;
-#pragma unroll
-    for (std::uint32_t i = 0; i < kSlotBatch; ++i) {
-        const std::uint64_t slot = first + 32 * i + lane;
-        const bool bad = ids[i] >= static_cast<std::int64_t>(gpu.num_experts);
-        const std::uint32_t bad_lanes = ptx::ballot(bad);
-        if (bad_lanes != 0 && lane == ptx::first_bit(bad_lanes) &&
-            accounts.bad_slot[warp] == kNoSlot) {
-            accounts.bad_slot[warp] = static_cast<std::uint32_t>(slot);
-        }
-        experts.expert[i] = bad || ids[i] < 0 ? -1 : static_cast<std::int32_t>(ids[i]);
-    }
-    return experts;
+// One lane: the id of its slot, -1 past the range.
+__device__ __forceinline__ std::int64_t load_id(const GpuLaunch& gpu, const SlotRange& range,
+                                                std::uint32_t slot) {
+    if (slot >= range.end) return -1;
+    return gpu.memory.heap.expert_id(gpu.memory.own_heap(), slot);
 }
 
-// All warps of CTA 0, each over its range of slots. First pass counts, second writes lists. `last`:
-// the last batch that was loaded; the second pass of a range of one batch needs no other.
+// One warp, 32 slots: id -> expert, -1 for unused slots and for ids past the last expert, the first
+// of which is noted.
+__device__ __forceinline__ std::int32_t check_id(const GpuLaunch& gpu, const Accounts& accounts,
+                                                 std::uint32_t slot, std::int64_t id) {
+    const bool bad = id >= static_cast<std::int64_t>(gpu.num_experts);
+    const std::uint32_t bad_lanes = ptx::ballot(bad);
+    if (bad_lanes != 0 && ptx::thread_idx() % 32 == ptx::first_bit(bad_lanes)) {
+        std::uint32_t& first = accounts.bad_slot[ptx::thread_idx() / 32];
+        if (first == kNoSlot) first = slot;
+    }
+    return bad || id < 0 ? -1 : static_cast<std::int32_t>(id);
+}
+
+// All warps of CTA 0, each over its range of slots. First pass counts, second writes lists.
+// `first_id`: of the lane's first slot. The next slot's id is on its way while one is placed.
 __device__ __forceinline__ void walk_slots(const GpuLaunch& gpu, const Launch& launch,
-                                           const Accounts& accounts, bool write_lists,
-                                           SlotExperts* last) {
-    const std::uint32_t lane = ptx::thread_idx() % 32;
-    const std::uint32_t warp = ptx::thread_idx() / 32;
-    const SlotRange range =
-        slots_of_warp(std::uint64_t{launch.num_tokens} * gpu.memory.heap.topk, warp);
-    const bool one_batch = range.end - range.begin <= 32 * kSlotBatch;
-    std::uint32_t* list_next = accounts.list_next + warp * gpu.num_experts;
-    for (std::uint64_t first = range.begin; first < range.end; first += 32 * kSlotBatch) {
-        if (!write_lists || !one_batch) *last = load_experts(gpu, accounts, range, first);
-#pragma unroll
-        for (std::uint32_t i = 0; i < kSlotBatch; ++i) {
-            if (first + 32 * i >= range.end) break;
-            place_slots(gpu, launch, list_next, first + 32 * i + lane, last->expert[i],
-                        write_lists);
-        }
+                                           const Accounts& accounts, const SlotRange& range,
+                                           std::int64_t first_id, bool write_lists) {
+    std::int64_t id = first_id;
+    std::uint32_t slot = range.begin + ptx::thread_idx() % 32;
+#pragma unroll 1
+    for (std::uint32_t first = range.begin; first < range.end; first += 32) {
+        const std::int64_t next_id = load_id(gpu, range, slot + 32);
+        place_slots(gpu, launch, accounts, slot, check_id(gpu, accounts, slot, id), write_lists);
+        id = next_id;
+        slot += 32;
     }
 }
 
-// CTA 0, thread 0: the launch's first id past the last expert, for the host.
+// CTA 0, warp 0: the launch's first id past the last expert, for the host.
 __device__ __forceinline__ void note_bad_index(const GpuLaunch& gpu, const Launch& launch,
                                                const Accounts& accounts) {
+    const std::uint32_t lane = ptx::thread_idx() % 32;
+    const std::uint32_t slot = lane < kWarps ? accounts.bad_slot[lane] : kNoSlot;
+    const std::uint32_t bad_warps = ptx::ballot(slot != kNoSlot);
+    if (bad_warps == 0 || lane != ptx::first_bit(bad_warps)) return;
     layout::StateWords& state = *gpu.memory.state();
-    std::uint32_t slot = kNoSlot;
-    for (std::uint32_t warp = 0; warp < kWarps && slot == kNoSlot; ++warp) {
-        slot = accounts.bad_slot[warp];
-    }
-    if (slot == kNoSlot || state.bad_index_claimed != 0) return;
+    if (state.bad_index_claimed != 0) return;
     state.bad_index_claimed = std::uint64_t{launch.generation} + 1;
     state.bad_index_slot = slot;
     state.bad_index_id = gpu.memory.heap.expert_id(gpu.memory.own_heap(), slot);
 }
 
-// Warps' counts -> counts of the experts, and where each warp's entries of an expert's list start.
-// Lists of an owner's experts stand behind each other; num_experts = ranks * per_rank.
+// Warps' counts -> counts of the experts, and where each warp's entries start among an expert's.
+// Half a warp per expert, a lane a warp.
+__device__ __forceinline__ void sum_warps(const GpuLaunch& gpu, const Accounts& accounts) {
+    static_assert(kWarps == 16);
+    const std::uint32_t lane = ptx::thread_idx() % 32;
+    const std::uint32_t warp = lane % kWarps;
+#pragma unroll 1
+    for (std::uint32_t first = ptx::thread_idx() / 32 * 2; first < gpu.num_experts;
+         first += 2 * kWarps) {
+        const std::uint32_t e = first + lane / kWarps;
+        const bool is_expert = e < gpu.num_experts;
+        const std::uint32_t at = e * kListStride + warp;
+        const std::uint32_t own = is_expert ? accounts.list_next[at] : 0;
+        std::uint32_t upto = own;
+#pragma unroll
+        for (std::uint32_t step = 1; step < kWarps; step *= 2) {
+            const std::uint32_t other = ptx::shuffle_up(upto, step);
+            if (warp >= step) upto += other;
+        }
+        if (is_expert) accounts.list_next[at] = upto - own;
+        if (is_expert && warp + 1 == kWarps) accounts.counts[e] = upto;
+    }
+}
+
+// Counts -> where the entries of each expert start in its owner's list; num_experts = ranks *
+// per_rank. One warp per owner.
 __device__ __forceinline__ void place_lists(const GpuLaunch& gpu, const Accounts& accounts) {
     const std::uint32_t per_rank = gpu.memory.heap.experts_per_rank;
-    const std::uint32_t thread = ptx::thread_idx();
-    for (std::uint32_t e = thread; e < gpu.num_experts; e += kThreads) {
-        std::uint32_t count = 0;
-        for (std::uint32_t warp = 0; warp < kWarps; ++warp) {
-            std::uint32_t& next = accounts.list_next[warp * gpu.num_experts + e];
-            const std::uint32_t own = next;
-            next = count;
-            count += own;
-        }
-        accounts.counts[e] = count;
-    }
-    role_barrier();
-    // One warp per owner: prefix sums over its experts.
-    const std::uint32_t lane = thread % 32;
-    for (std::uint32_t owner = thread / 32; owner < gpu.memory.heap.num_ranks; owner += kWarps) {
+    const std::uint32_t lane = ptx::thread_idx() % 32;
+#pragma unroll 1
+    for (std::uint32_t owner = ptx::thread_idx() / 32; owner < gpu.memory.heap.num_ranks;
+         owner += kWarps) {
         std::uint32_t start = 0;
+#pragma unroll 1
         for (std::uint32_t first = 0; first < per_rank; first += 32) {
             const std::uint32_t e = first + lane;
             const std::uint32_t count = e < per_rank ? accounts.counts[owner * per_rank + e] : 0;
@@ -211,10 +207,6 @@ __device__ __forceinline__ void place_lists(const GpuLaunch& gpu, const Accounts
             if (e < per_rank) accounts.offsets[owner * per_rank + e] = start + upto - count;
             start += ptx::shuffle(upto, 31);
         }
-    }
-    role_barrier();
-    for (std::uint32_t i = thread; i < kWarps * gpu.num_experts; i += kThreads) {
-        accounts.list_next[i] += accounts.offsets[i % gpu.num_experts];
     }
 }
 
@@ -224,40 +216,53 @@ __device__ __forceinline__ void publish_routing(const GpuLaunch& gpu, const Laun
     const layout::RankMemory& memory = gpu.memory;
     const std::uint32_t per_rank = memory.heap.experts_per_rank;
     const std::uint32_t thread = ptx::thread_idx();
-    for (std::uint32_t i = thread; i < kWarps * gpu.num_experts; i += kThreads) {
+    const SlotRange range = slots_of_warp(launch.num_tokens * memory.heap.topk, thread / 32);
+    const std::int64_t first_id = load_id(gpu, range, range.begin + thread % 32);
+#pragma unroll 1
+    for (std::uint32_t i = thread; i < kListStride * gpu.num_experts; i += kThreads) {
         accounts.list_next[i] = 0;
     }
     if (thread < kWarps) accounts.bad_slot[thread] = kNoSlot;
     role_barrier();
-    SlotExperts last;
     // One body for both passes: the second finds its instructions in the cache.
 #pragma unroll 1
     for (std::uint32_t pass = 0; pass < 2; ++pass) {
-        walk_slots(gpu, launch, accounts, pass == 1, &last);
+        walk_slots(gpu, launch, accounts, range, first_id, pass == 1);
         role_barrier();
         if (pass == 1) break;
-        if (thread == 0) note_bad_index(gpu, launch, accounts);
+        if (thread < 32) note_bad_index(gpu, launch, accounts);
+        sum_warps(gpu, accounts);
+        role_barrier();
         place_lists(gpu, accounts);
         role_barrier();
     }
+#pragma unroll 1
     for (std::uint32_t i = thread; i < gpu.num_experts; i += kThreads) {
-        const std::uint32_t e = (i + memory.rank() * per_rank) % gpu.num_experts;
-        protocol::publish_count<GpuMemory>(memory, launch, e / per_rank, e % per_rank,
+        std::uint32_t e = i + memory.rank() * per_rank;
+        if (e >= gpu.num_experts) e -= gpu.num_experts;
+        const std::uint32_t owner = e / per_rank;
+        protocol::publish_count<GpuMemory>(memory, launch, owner, e - owner * per_rank,
                                            accounts.counts[e]);
     }
     ptx::fence_async_proxy_shared();  // rows come in the lists' place
     role_barrier();                   // counts are overwritten by what is received
 }
 
-// One warp: first_row holds rows per expert; both arrays become sums over the experts before.
-__device__ __forceinline__ void sum_before(const Accounts& accounts, std::uint32_t per_rank,
-                                           std::uint32_t row_block) {
+// One warp: rows and blocks of the experts before each.
+__device__ __forceinline__ void sum_before(const GpuLaunch& gpu, const Accounts& accounts) {
+    const std::uint32_t per_rank = gpu.memory.heap.experts_per_rank;
+    const std::uint32_t row_block = gpu.memory.plan.row_block;
     const std::uint32_t lane = ptx::thread_idx() % 32;
     std::uint32_t row = 0;
     std::uint32_t block = 0;
+#pragma unroll 1
     for (std::uint32_t first = 0; first <= per_rank; first += 32) {
         const std::uint32_t e = first + lane;
-        const std::uint32_t rows = e < per_rank ? accounts.first_row[e] : 0;
+        std::uint32_t rows = 0;
+#pragma unroll 1
+        for (std::uint32_t s = 0; e < per_rank && s < gpu.memory.heap.num_ranks; ++s) {
+            rows += accounts.counts[s * per_rank + e];
+        }
         const std::uint32_t blocks = ceil_div(rows, row_block);
         const std::uint32_t rows_upto = device::warp_sum_upto(rows);
         const std::uint32_t blocks_upto = device::warp_sum_upto(blocks);
@@ -278,6 +283,7 @@ __device__ __forceinline__ bool locate_source(const GpuLaunch& gpu, const Launch
     const std::uint32_t lane = ptx::thread_idx() % 32;
     const std::uint32_t* counts = accounts.counts + source * per_rank;
     std::uint64_t start = 0;
+#pragma unroll 1
     for (std::uint32_t first = 0; first < per_rank; first += 32) {
         const std::uint32_t e = first + lane;
         const std::uint32_t count = e < per_rank ? counts[e] : 0;  // below 2^24: 32 fit a word
@@ -305,8 +311,10 @@ __device__ __forceinline__ bool receive_routing(const GpuLaunch& gpu, const Laun
     const std::uint32_t per_rank = memory.heap.experts_per_rank;
     const std::uint32_t cells = memory.heap.num_ranks * per_rank;
     const std::uint32_t thread = ptx::thread_idx();
+#pragma unroll 1
     for (std::uint32_t i = thread; i < cells; i += kThreads) {
-        if (!protocol::wait_count<GpuMemory>(memory, launch, i / per_rank, i % per_rank,
+        const std::uint32_t source = i / per_rank;
+        if (!protocol::wait_count<GpuMemory>(memory, launch, source, i - source * per_rank,
                                              &accounts.counts[i])) {
             *accounts.failed = 1;
             break;
@@ -314,17 +322,16 @@ __device__ __forceinline__ bool receive_routing(const GpuLaunch& gpu, const Laun
     }
     role_barrier();
     if (*accounts.failed != 0) return false;
-    for (std::uint32_t s = thread / 32; s < memory.heap.num_ranks; s += kWarps) {
-        if (!locate_source(gpu, launch, accounts, s)) *accounts.failed = 1;
+    // The last warp sums over experts, the others over sources.
+    const std::uint32_t warp = thread / 32;
+    if (warp == kWarps - 1) {
+        sum_before(gpu, accounts);
+    } else {
+#pragma unroll 1
+        for (std::uint32_t s = warp; s < memory.heap.num_ranks; s += kWarps - 1) {
+            if (!locate_source(gpu, launch, accounts, s)) *accounts.failed = 1;
+        }
     }
-    for (std::uint32_t e = thread; e < per_rank; e += kThreads) {
-        std::uint32_t rows = 0;
-        for (std::uint32_t s = 0; s < memory.heap.num_ranks; ++s)
-            rows += accounts.counts[s * per_rank + e];
-        accounts.first_row[e] = rows;
-    }
-    role_barrier();
-    if (thread < 32) sum_before(accounts, per_rank, memory.plan.row_block);
     role_barrier();
     return *accounts.failed == 0;
 }
@@ -338,13 +345,16 @@ __device__ __forceinline__ void note_counts(const GpuLaunch& gpu, const Launch& 
     const std::uint32_t cells = memory.heap.num_ranks * per_rank;
     const std::uint32_t thread = ptx::thread_idx();
     auto* statistics = memory.at<std::uint64_t>(memory.local.statistics);
+#pragma unroll 1
     for (std::uint32_t e = thread; e < per_rank; e += kThreads) {
         statistics[e] += accounts.first_row[e + 1] - accounts.first_row[e];
     }
+#pragma unroll 1
     for (std::uint32_t i = thread; i < cells; i += kThreads) {
         memory.source_count(0)[i] = accounts.counts[i];
         memory.source_offset(0)[i] = accounts.offsets[i];
     }
+#pragma unroll 1
     for (std::uint32_t s = thread; s < memory.heap.num_ranks; s += kThreads) {
         if (accounts.source_rows[s] == 0)
             protocol::publish_done_without_rows<GpuMemory>(memory, launch, s);
@@ -360,9 +370,11 @@ __device__ __forceinline__ void publish_blocks(const GpuLaunch& gpu, const Launc
     const layout::RankMemory& memory = gpu.memory;
     const std::uint32_t per_rank = memory.heap.experts_per_rank;
     const std::uint32_t thread = ptx::thread_idx();
+#pragma unroll 1
     for (std::uint32_t e = thread; e < per_rank; e += kThreads) {
         const std::uint32_t rows = accounts.first_row[e + 1] - accounts.first_row[e];
         std::uint32_t index = accounts.first_block[e];
+#pragma unroll 1
         for (std::uint32_t first = 0; first < rows; first += memory.plan.row_block) {
             const std::uint32_t left = rows - first;
             const protocol::Block block = protocol::block_at(memory, launch, index++);
@@ -371,6 +383,7 @@ __device__ __forceinline__ void publish_blocks(const GpuLaunch& gpu, const Launc
                 e);
         }
     }
+#pragma unroll 1
     for (std::uint32_t s = thread; s < memory.heap.num_ranks; s += kThreads) {
         protocol::set_rows_target(memory, s, accounts.source_rows[s]);
     }

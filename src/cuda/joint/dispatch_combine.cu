@@ -32,8 +32,8 @@ __global__ void __launch_bounds__(dispatch::kThreads, 1)
 #pragma unroll 1  // the real one finds its instructions in the cache
     for (std::uint32_t i = 0; combined && i < 2; ++i) {
         const combine::Act act = i == 0 ? combine::Act::kRehearsal : combine::Act::kReal;
-        combined =
-            combine::run_role3(launch, unit, act, reinterpret_cast<std::uint32_t*>(shared_bytes));
+        combined = combine::run_role3(launch, unit, act,
+                                      reinterpret_cast<combine::SharedWords*>(shared_bytes));
     }
     device::note_end(combine_times, combined);
 }

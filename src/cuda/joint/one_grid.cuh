@@ -73,8 +73,9 @@ __device__ __forceinline__ void run_one_grid(const GpuLaunch& gpu, std::uint8_t*
             const combine::Act act = step == 2 ? combine::Act::kReal : combine::Act::kRehearsal;
             if (step == 2) device::note_begin(times);
             const bool ended =
-                combine::run_role3(gpu, unit, act, reinterpret_cast<std::uint32_t*>(shared));
+                combine::run_role3(gpu, unit, act, reinterpret_cast<combine::SharedWords*>(shared));
             if (step == 2) device::note_end(times, ended);
+            if (step != 2) ptx::fence_async_proxy_shared();  // copies come in its words' place
             if (!ended) return;
         }
     }

@@ -33,6 +33,11 @@ __device__ __forceinline__ void bulk_prefetch(const void* global, std::uint32_t 
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
 }
 
+// The line into the L2.
+__device__ __forceinline__ void prefetch_line(const void* global) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
+}
+
 // Cache policy for bulk_load_once.
 __device__ __forceinline__ std::uint64_t evict_first_policy() {
     std::uint64_t policy;

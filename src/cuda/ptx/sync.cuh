@@ -47,6 +47,11 @@ __device__ __forceinline__ T shuffle_up(T value, std::uint32_t lanes) {
     return __shfl_up_sync(0xFFFFFFFFU, value, lanes);
 }
 
+// The sum over the warp.
+__device__ __forceinline__ std::uint32_t warp_sum(std::uint32_t value) {
+    return __reduce_add_sync(0xFFFFFFFFU, value);
+}
+
 // The largest value of the warp.
 __device__ __forceinline__ std::uint32_t warp_max(std::uint32_t value) {
     return __reduce_max_sync(0xFFFFFFFFU, value);

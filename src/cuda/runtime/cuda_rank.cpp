@@ -1,4 +1,5 @@
 #include "cuda/runtime/cuda_rank.hpp"
+#include "cuda/device/warm_ranges.hpp"
 
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
@@ -291,6 +292,7 @@ device::GpuLaunch CudaRank::make_launch(const LaunchRequest& request, std::uint1
     launch.compute_times = launch.dispatch_times + most_dispatch_;
     launch.combine_times = launch.compute_times + most_compute_;
     launch.shared_times = launch.combine_times + most_combine_;
+    device::list_warm_ranges(&launch);
     return launch;
 }
 

@@ -18,6 +18,7 @@ inline void bulk_load_once(void* shared, const void* global, std::uint32_t bytes
     bulk_load(shared, global, bytes, barrier);
 }
 inline void bulk_prefetch(const void*, std::uint32_t) {}
+inline void prefetch_line(const void*) {}
 inline std::uint64_t evict_first_policy() { return 0; }
 
 struct alignas(16) Words4 {

@@ -58,6 +58,14 @@ std::uint32_t lanes_where(std::uint32_t value, const Holds& holds) {
     return bits;
 }
 
+inline std::uint32_t warp_sum(std::uint32_t value) {
+    std::uint32_t sum = 0;
+    lanes_where(value, [&sum](std::uint32_t seen) {
+        sum += seen;
+        return true;
+    });
+    return sum;
+}
 inline std::uint32_t warp_max(std::uint32_t value) {
     std::uint32_t largest = value;
     lanes_where(value, [&largest](std::uint32_t seen) {
