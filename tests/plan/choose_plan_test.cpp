@@ -277,6 +277,21 @@ TEST(PlanOnAGpu, FewTokensAreSummedByRole1sUnits) {
         << status.message();
 }
 
+TEST(PlanOnAGpu, SmsAreChosenWhereThereAreSms) {
+    const Shape shape = checkpoint::model_shape(checkpoint::known_models().front(), 1);
+    PlanOptions options;
+    backend::Plan plan;
+    ASSERT_TRUE(choose_plan(shape, 32, options, plan::gpu_machine(132, 1), &plan).ok());
+    EXPECT_EQ(plan.placement, SmPlacement::kBalanced);
+    options.placement = SmPlacement::kInOrder;
+    ASSERT_TRUE(choose_plan(shape, 32, options, plan::gpu_machine(132, 1), &plan).ok());
+    EXPECT_EQ(plan.placement, SmPlacement::kInOrder);
+    const Status status = choose_plan(shape, 32, options, plan::cpu_machine(), &plan);
+    EXPECT_EQ(status.code(), Code::kBadConfig);
+    EXPECT_NE(status.message().find("only the GPU backend has"), std::string::npos)
+        << status.message();
+}
+
 TEST(PlanOnAGpu, OtherTaskWidthsAreRefused) {
     const Shape shape = checkpoint::model_shape(checkpoint::known_models().front(), 1);
     backend::Plan plan;

@@ -156,6 +156,7 @@ Status choose_base(const BenchOptions& options, BenchVariant* base) {
     GCMOE_RETURN_IF_ERROR(parse_launch_mode(options.gpu, &base->launch_mode));
     GCMOE_RETURN_IF_ERROR(parse_shared_experts(options.gpu, &base->plan.shared_experts));
     GCMOE_RETURN_IF_ERROR(parse_combine(options.gpu, &base->plan.combine));
+    GCMOE_RETURN_IF_ERROR(parse_placement(options.gpu, &base->plan.placement));
     for (const SharedForm form : {SharedForm::kNone, SharedForm::kFused, SharedForm::kApart}) {
         base->shared = form;
         if (options.shared == shared_form_name(form)) return {};

@@ -29,23 +29,20 @@ std::vector<int> interleave(const std::vector<SmPair>& pairs) {
     return order;
 }
 
-}  // namespace
-
-std::vector<PairShare> share_pairs(const std::vector<SmPair>& pairs, int num_ranks,
-                                   int dispatch_pairs, int compute_pairs) {
+std::vector<PairShare> share_balanced(const std::vector<SmPair>& pairs, const ShareSizes& sizes) {
     const std::vector<int> order = interleave(pairs);
-    const auto share = static_cast<std::size_t>(dispatch_pairs + compute_pairs);
+    const auto share = static_cast<std::size_t>(sizes.dispatch_pairs + sizes.compute_pairs);
     std::vector<PairShare> shares;
-    for (int rank = 0; rank < num_ranks; ++rank) {
+    for (int rank = 0; rank < sizes.num_ranks; ++rank) {
         // One place further in every turn: with as many ranks as GPCs each would else stay in one.
-        const auto ranks = static_cast<std::size_t>(num_ranks);
+        const auto ranks = static_cast<std::size_t>(sizes.num_ranks);
         std::vector<int> own;
         for (std::size_t turn = 0; own.size() < share; ++turn) {
             own.push_back(order[turn * ranks + (static_cast<std::size_t>(rank) + turn) % ranks]);
         }
         PairsOfGpc left = by_gpc(pairs, own);
         PairShare result;
-        for (int i = 0; i < dispatch_pairs; ++i) {
+        for (int i = 0; i < sizes.dispatch_pairs; ++i) {
             const auto most = std::max_element(
                 left.begin(), left.end(),
                 [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
@@ -60,6 +57,24 @@ std::vector<PairShare> share_pairs(const std::vector<SmPair>& pairs, int num_ran
         shares.push_back(std::move(result));
     }
     return shares;
+}
+
+std::vector<PairShare> share_in_order(const ShareSizes& sizes) {
+    std::vector<PairShare> shares(static_cast<std::size_t>(sizes.num_ranks));
+    int next = 0;
+    for (PairShare& share : shares) {
+        for (int i = 0; i < sizes.dispatch_pairs; ++i) share.dispatch.push_back(next++);
+        for (int i = 0; i < sizes.compute_pairs; ++i) share.compute.push_back(next++);
+    }
+    return shares;
+}
+
+}  // namespace
+
+std::vector<PairShare> share_pairs(const std::vector<SmPair>& pairs, const ShareSizes& sizes,
+                                   SmPlacement placement) {
+    return placement == SmPlacement::kInOrder ? share_in_order(sizes)
+                                              : share_balanced(pairs, sizes);
 }
 
 }  // namespace gcmoe::cuda::runtime
