@@ -33,11 +33,12 @@ enum class CombineUnits : std::uint8_t {
     kAll,       // GPU: those of both, all roles in one kernel (one grid); not with role 4 or serial
 };
 
-// Which of a GPU's SM pairs a rank's two partitions get.
+// Which of a GPU's SM pairs a rank's two partitions get. All but the first are there to measure
+// what the balance gains; not serial.
 enum class SmPlacement : std::uint8_t {
     kBalanced,  // both lie evenly over the GPCs, by a measured map of the SMs
-    kInOrder,   // the driver's first pairs for dispatch, the next ones for compute: to measure what
-                // the balance gains; not serial
+    kInOrder,   // the driver's first pairs for dispatch, the next ones for compute
+    kByGpc,     // the same, of the pairs sorted by GPC: dispatch empties one GPC after the other
 };
 
 // One way to run a launch: ring, partition, task sizes. A workspace holds up to 16, each with its

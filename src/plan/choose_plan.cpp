@@ -113,10 +113,15 @@ Status check_units(const PlanOptions& options, const Machine& machine) {
 }
 
 Status check_kernel(const Machine& machine, const PlanOptions& options) {
+    if (options.placement > SmPlacement::kByGpc) {
+        return bad(options, fmt::format("placement = {} is unknown; known are 0..2",
+                                        static_cast<int>(options.placement)));
+    }
     if (options.placement != SmPlacement::kBalanced && !machine.has_sms) {
         return bad(options,
-                   "placement = in order, which only the GPU backend has: CPU threads are "
-                   "not tied to cores");
+                   fmt::format("placement = {}, which only the GPU backend has: CPU "
+                               "threads are not tied to cores",
+                               options.placement == SmPlacement::kInOrder ? "in order" : "by GPC"));
     }
     if (options.shared_experts == SharedExperts::kRole4 && !machine.has_role4) {
         return bad(options, "shared_experts = role 4, which only the GPU backend has");

@@ -139,11 +139,12 @@ TEST_F(CudaOperator, SameBitsForEveryCombine) {
     }
 }
 
-// By either rule for the SMs, one rank and virtual ones; every unit on an SM of its partition.
+// By every rule for the SMs, one rank and virtual ones; every unit on an SM of its partition.
 TEST_F(CudaOperator, SameBitsForEveryPlacement) {
     std::vector<std::uint16_t> wanted;
     for (const int ranks : {1, 2, 8}) {
-        for (const SmPlacement placement : {SmPlacement::kBalanced, SmPlacement::kInOrder}) {
+        for (const SmPlacement placement :
+             {SmPlacement::kBalanced, SmPlacement::kInOrder, SmPlacement::kByGpc}) {
             for (const CombineUnits who : {CombineUnits::kFollow, CombineUnits::kDispatch}) {
                 LayerOptions options;
                 options.placement = placement;

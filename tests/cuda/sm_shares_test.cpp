@@ -59,7 +59,8 @@ TEST(SmShares, EveryPairHasOneOwner) {
     for (const int ranks : {1, 2, 3, 4, 8, 16, 33}) {
         const int each = 66 / ranks;
         for (int dispatch = 1; dispatch < each; ++dispatch) {
-            for (const SmPlacement placement : {SmPlacement::kBalanced, SmPlacement::kInOrder}) {
+            for (const SmPlacement placement :
+                 {SmPlacement::kBalanced, SmPlacement::kInOrder, SmPlacement::kByGpc}) {
                 expect_one_owner({ranks, dispatch, each - dispatch}, placement);
             }
         }
@@ -99,16 +100,16 @@ TEST(SmShares, InOrderTakesTheListAsItIs) {
     EXPECT_EQ(shares[1].compute.back(), 65);
 }
 
-// A driver that hands out one GPC after the other: in order, dispatch empties the first ones.
-TEST(SmShares, BalanceIsWhatAnOrderedListLacks) {
-    std::vector<SmPair> pairs;
-    for (int i = 0; i < 66; ++i) pairs.push_back({{2 * i, 2 * i + 1}, i / 9});
-    const auto spread_of = [&](SmPlacement placement) {
-        const PairShare share = share_pairs(pairs, {1, 9, 57}, placement).front();
-        return spread(pairs, share.compute);
-    };
-    EXPECT_EQ(spread_of(SmPlacement::kInOrder).first, 0);
-    EXPECT_GE(spread_of(SmPlacement::kBalanced).first, 3);  // the last GPC has but three pairs
+// What the balance is there to avoid: nine pairs for dispatch are the whole of the largest GPC.
+TEST(SmShares, ByGpcEmptiesOneGpcAfterTheOther) {
+    const std::vector<SmPair> pairs = h200_pairs();
+    const PairShare share = share_pairs(pairs, {1, 9, 57}, SmPlacement::kByGpc).front();
+    for (const int i : share.dispatch) EXPECT_EQ(pairs[static_cast<std::size_t>(i)].gpc, 0);
+    EXPECT_EQ(spread(pairs, share.compute), std::pair(0, 9));
+    const PairShare more = share_pairs(pairs, {1, 20, 46}, SmPlacement::kByGpc).front();
+    std::map<int, int> taken;
+    for (const int i : more.dispatch) ++taken[pairs[static_cast<std::size_t>(i)].gpc];
+    EXPECT_EQ(taken, (std::map<int, int>{{0, 9}, {1, 9}, {2, 2}}));
 }
 
 // Pairs whose GPC is unknown are a group of their own.

@@ -40,7 +40,10 @@ void add_partition(VariantList list) {
 }
 
 void add_placement(VariantList list) {
-    list.add("placement-in-order", [](Variant v) { v->plan.placement = SmPlacement::kInOrder; });
+    for (const SmPlacement placement : {SmPlacement::kInOrder, SmPlacement::kByGpc}) {
+        list.add(fmt::format("placement-{}", placement_name(placement)),
+                 [placement](Variant v) { v->plan.placement = placement; });
+    }
 }
 
 void add_overlap(VariantList list) {

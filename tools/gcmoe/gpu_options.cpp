@@ -33,8 +33,9 @@ void add_gpu_options(CLI::App& command, GpuOptions* options) {
         ->group("Execution");
     command
         .add_option("--placement", options->placement,
-                    "GPU: SMs of the partitions: balanced over the GPCs, or in-order: the driver's "
-                    "first ones for role 1, the next for roles 2 and 3 (balanced)")
+                    "GPU: SMs of the partitions: balanced over the GPCs; to measure what that "
+                    "gains, in-order: the driver's first ones for role 1, the next for roles 2 and "
+                    "3, or by-gpc: the same, one GPC after the other (balanced)")
         ->type_name("RULE")
         ->group("GPU");
     command.add_option("--device", options->device, "GPU: CUDA's number of the device (0)")
@@ -90,11 +91,12 @@ Status parse_combine(const GpuOptions& options, CombineUnits* combine) {
 }
 
 Status parse_placement(const GpuOptions& options, SmPlacement* placement) {
-    for (const SmPlacement one : {SmPlacement::kBalanced, SmPlacement::kInOrder}) {
+    for (const SmPlacement one : kPlacements) {
         *placement = one;
         if (options.placement == placement_name(one)) return {};
     }
-    return option_error("--placement", options.placement, "must be one of balanced, in-order");
+    return option_error("--placement", options.placement,
+                        "must be one of balanced, in-order, by-gpc");
 }
 
 const char* placement_name(SmPlacement placement) {
@@ -103,6 +105,8 @@ const char* placement_name(SmPlacement placement) {
             return "balanced";
         case SmPlacement::kInOrder:
             return "in-order";
+        case SmPlacement::kByGpc:
+            return "by-gpc";
     }
     return "?";
 }

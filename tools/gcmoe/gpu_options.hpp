@@ -34,6 +34,8 @@ Status parse_combine(const GpuOptions& options, CombineUnits* combine);
 
 Status parse_placement(const GpuOptions& options, SmPlacement* placement);
 
+inline constexpr SmPlacement kPlacements[] = {SmPlacement::kBalanced, SmPlacement::kInOrder,
+                                              SmPlacement::kByGpc};
 // The option's word.
 [[nodiscard]] const char* placement_name(SmPlacement placement);
 

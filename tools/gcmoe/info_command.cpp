@@ -175,7 +175,9 @@ std::string sm_pairs_text() {
 }
 
 std::vector<std::string> placement_names() {
-    return {placement_name(SmPlacement::kBalanced), placement_name(SmPlacement::kInOrder)};
+    std::vector<std::string> names;
+    for (const SmPlacement placement : kPlacements) names.emplace_back(placement_name(placement));
+    return names;
 }
 
 Json info_json(const Question* question) {

@@ -30,7 +30,8 @@ struct ShareSizes {
 // Balanced: dealt out round robin over the GPCs; of a rank's pairs, those of the communication
 // partition are taken one by one from the GPC that has most left, so that the compute partition
 // loses as evenly as can be.
-// In order: as the list has them, rank by rank, dispatch before compute.
+// In order: as the list has them, rank by rank, dispatch before compute. By GPC: the same of the
+// list sorted by GPC, the largest first.
 std::vector<PairShare> share_pairs(const std::vector<SmPair>& pairs, const ShareSizes& sizes,
                                    SmPlacement placement);
 
