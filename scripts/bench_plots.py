@@ -1,6 +1,8 @@
 """What the scripts that draw benches share: axes of tokens, lines, files. matplotlib is imported by
 `pyplot` alone, so that a machine without it can say so."""
 
+import io
+import re
 import sys
 
 SKIPPED = 77  # exit status: there is no matplotlib
@@ -15,6 +17,8 @@ def pyplot(script):
         return None
     matplotlib.use("Agg")
     matplotlib.rcParams["svg.hashsalt"] = "gcmoe"
+    matplotlib.rcParams["svg.fonttype"] = "none"
+    matplotlib.rcParams["font.sans-serif"] = ["DejaVu Sans"]
     from matplotlib import pyplot as plt
     return plt
 
@@ -35,9 +39,28 @@ def draw_line(axis, points, colour, label, **style):
 
 
 def save(plt, figure, folder, name, dpi=120):
-    """PNG and SVG without dates or versions, so that equal pictures are equal files."""
-    for suffix, metadata in ((".png", {"Software": None}), (".svg", {"Date": None})):
+    """PNG of few colours and SVG of few digits, for they go into the repository; without dates or
+    versions, so that equal pictures are equal files."""
+    for suffix, contents in ((".png", small_png(figure, dpi)), (".svg", small_svg(figure))):
         path = folder / f"{name.replace('/', '_')}{suffix}"
-        figure.savefig(path, dpi=dpi, metadata=metadata)
+        path.write_bytes(contents)
         print(path)
     plt.close(figure)
+
+
+def small_png(figure, dpi):
+    from PIL import Image  # matplotlib needs it, too
+    whole, small = io.BytesIO(), io.BytesIO()
+    figure.savefig(whole, format="png", dpi=dpi)
+    Image.open(whole).convert("RGB").quantize(colors=32).save(small, format="png", optimize=True)
+    return small.getvalue()
+
+
+def small_svg(figure):
+    """Text as text, coordinates to a hundredth of a point, no comments and no indentation."""
+    whole = io.StringIO()
+    figure.savefig(whole, format="svg", metadata={"Date": None, "Creator": None})
+    text = re.sub(r"<!--.*?-->", "", whole.getvalue(), flags=re.DOTALL)
+    text = re.sub(r"(\d+\.\d\d)\d+", r"\1", text)
+    text = re.sub(r'<g id="[^"]*">', "<g>", text)  # nobody refers to groups
+    return re.sub(r"\s*\n\s*", "\n", text).encode()

@@ -70,6 +70,7 @@ def draw_panel(axis, name, lines, model, colours):
     axis.set_title(data.title_of(model), fontsize=8)
     axis.set_xlabel("tokens of the rank", fontsize=8)
     axis.tick_params(labelsize=7)
+    axis.locator_params(axis="y", nbins=5)
 
 
 def draw_ablation(plt, name, lines, models, origin):
@@ -104,7 +105,6 @@ def main():
     plt = plots.pyplot("plot_ablation.py")
     if plt is None:
         return plots.SKIPPED
-    plt.rcParams["svg.fonttype"] = "none"  # text as text: a tenth of the bytes
     try:
         folder = Path(options.out)
         folder.mkdir(parents=True, exist_ok=True)
