@@ -33,12 +33,21 @@ enum class CombineUnits : std::uint8_t {
     kAll,       // GPU: those of both, all roles in one kernel (one grid); not with role 4 or serial
 };
 
+// Which of a GPU's SM pairs a rank's two partitions get. All but the first are there to measure
+// what the balance gains; not serial.
+enum class SmPlacement : std::uint8_t {
+    kBalanced,  // both lie evenly over the GPCs, by a measured map of the SMs
+    kInOrder,   // the driver's first pairs for dispatch, the next ones for compute
+    kByGpc,     // the same, of the pairs sorted by GPC: dispatch empties one GPC after the other
+};
+
 // One way to run a launch: ring, partition, task sizes. A workspace holds up to 16, each with its
 // own signals; a launch names one. Zero means: chosen by `plan` from the shape.
 struct PlanOptions {
     std::string name = "default";
-    Partition partition;     // CPU: role 1 threads and workers; default 1 + 2
-    int row_block = 0;       // BM: 8, 16, 24 .. 64
+    Partition partition;  // CPU: role 1 threads and workers; default 1 + 2
+    SmPlacement placement = SmPlacement::kBalanced;  // GPU
+    int row_block = 0;                               // BM: 8, 16, 24 .. 64
     int ring_blocks = 0;     // B: a power of two; overlap off needs the most blocks of a launch
     int second_columns = 0;  // output columns of a second-GEMM task: a multiple of 128
     int lead_blocks = 0;     // first GEMMs that run ahead of a block's second GEMM, 1..ring_blocks

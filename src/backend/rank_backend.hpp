@@ -25,6 +25,7 @@ struct Plan {
     std::uint32_t lead_blocks = 1;
     bool overlap = true;
     bool has_role4 = false;  // the shared expert's tasks are role 4's list
+    SmPlacement placement = SmPlacement::kBalanced;
 };
 
 // All that a rank's instance is made from. Checked by op/validate before.

@@ -44,6 +44,12 @@ Status make_blueprint(const Shape& shape, const OperatorOptions& options, Bluepr
                             asked.name)};
             }
             asked.combine = CombineUnits::kCompute;
+            if (asked.placement != SmPlacement::kBalanced) {
+                return {Code::kBadConfig,
+                        fmt::format("plan '{}': placement must be balanced, launch_mode is serial: "
+                                    "its kernels run on the SMs that are free",
+                                    asked.name)};
+            }
         }
         backend::Plan plan;
         GCMOE_RETURN_IF_ERROR(plan::choose_plan(shape, options.max_tokens, asked, machine, &plan));
@@ -95,6 +101,8 @@ group::Configuration configuration(const Shape& shape, const OperatorOptions& op
         add("plan", plan.name);
         add(plan.name + ".row_block", plan.memory.row_block);
         add(plan.name + ".ring_blocks", plan.memory.ring_blocks);
+        // Virtual ranks share a GPU: by two rules they would want the same SMs.
+        add(plan.name + ".placement", static_cast<int>(plan.placement));
     }
     return fields;
 }

@@ -113,6 +113,16 @@ Status check_units(const PlanOptions& options, const Machine& machine) {
 }
 
 Status check_kernel(const Machine& machine, const PlanOptions& options) {
+    if (options.placement > SmPlacement::kByGpc) {
+        return bad(options, fmt::format("placement = {} is unknown; known are 0..2",
+                                        static_cast<int>(options.placement)));
+    }
+    if (options.placement != SmPlacement::kBalanced && !machine.has_sms) {
+        return bad(options,
+                   fmt::format("placement = {}, which only the GPU backend has: CPU "
+                               "threads are not tied to cores",
+                               options.placement == SmPlacement::kInOrder ? "in order" : "by GPC"));
+    }
     if (options.shared_experts == SharedExperts::kRole4 && !machine.has_role4) {
         return bad(options, "shared_experts = role 4, which only the GPU backend has");
     }
@@ -246,6 +256,7 @@ Status choose_plan(const Shape& shape, int max_tokens, const PlanOptions& option
     plan->name = filled.name;
     plan->lead_blocks = static_cast<std::uint32_t>(filled.lead_blocks);
     plan->overlap = filled.overlap;
+    plan->placement = filled.placement;
     plan->has_role4 = filled.shared_experts == SharedExperts::kRole4 && shape.shared_inter > 0;
     layout::PlanMemory& memory = plan->memory;
     memory.row_block = static_cast<std::uint32_t>(filled.row_block);

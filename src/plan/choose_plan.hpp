@@ -28,6 +28,7 @@ struct Machine {
     int units_of_share = 0;  // SMs of the rank, all of which a plan hands out; 0 = no such rule
     int second_columns = 0;  // the only task width of the kernels; 0 = any
     bool has_role4 = false;  // the backend has one
+    bool has_sms = false;    // units are SMs, which a plan may choose
     // Role 3 may follow role 2 unit by unit (kFollow), or share a kernel with both roles (kAll).
     bool has_follow = false;
     // Tokens per unit of role 1 up to which role 3 runs on role 1's units; 0 = never by itself.
@@ -60,6 +61,7 @@ constexpr Machine gpu_machine(int sms, int ranks) {
     // 4, 394 with 8, 391 with 12 (one H200, 2026-12-01).
     machine.lead_tasks_per_unit = 4;
     machine.has_role4 = true;
+    machine.has_sms = true;
     machine.has_follow = true;
     machine.combine_tokens_per_unit = kCombineTokensPerSm;
     // A rank alone pulls from its own memory, for which 8 SMs are enough (V4.1-Flash at 1, 32, 128,

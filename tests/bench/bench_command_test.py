@@ -93,10 +93,15 @@ class BenchCommandTest(Folder):
         def variants(name):
             points = self.floors("--model", "v4-flash", "--tokens", "8", "--ablation", name)
             self.assertEqual([p["variant"] for p in points if p["kind"] == "empty"], ["default"])
-            return [p["variant"] for p in points if p["kind"] == "layer"]
+            layers = [p for p in points if p["kind"] == "layer"]
+            self.assertIsNone(layers[0]["ablation"])
+            if name != "all":
+                self.assertEqual({p["ablation"] for p in layers[1:]}, {name})
+            return [p["variant"] for p in layers]
 
         everything = []
-        for name in ("partition", "overlap", "combine", "shared", "launch"):
+        for name in ("partition", "placement", "overlap", "combine", "shared", "launch", "closing",
+                     "decode"):
             some = variants(name)
             self.assertEqual(some[0], "default")
             self.assertGreaterEqual(len(some), 2)

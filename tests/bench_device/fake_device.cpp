@@ -5,6 +5,7 @@
 
 #include "checkpoint/generated_layer.hpp"
 #include "checkpoint/padded_source.hpp"
+#include "cuda/measure/closed_launch.hpp"
 #include "cuda/measure/copy_only.hpp"
 #include "cuda/measure/device_bytes.hpp"
 #include "cuda/measure/launch_timer.hpp"
@@ -56,6 +57,39 @@ class FakeTimer final : public LaunchTimer {
 
 Status LaunchTimer::create(std::size_t, std::unique_ptr<LaunchTimer>* out) {
     *out = std::make_unique<FakeTimer>();
+    return {};
+}
+
+namespace {
+
+// The roles anew at every launch, and a note of what would follow them.
+class FakeClosed final : public ClosedLaunch {
+  public:
+    FakeClosed(Work roles, std::string closing)
+        : roles_(std::move(roles)), closing_(std::move(closing)) {}
+    Status launch() override {
+        test::fake_device().closings.push_back(closing_);
+        return roles_();
+    }
+    Status synchronize() override { return {}; }
+    Status read(std::vector<unsigned char>*, std::size_t*) override {
+        return {Code::kInternal, "nothing was cleared"};
+    }
+
+  private:
+    Work roles_;
+    std::string closing_;
+};
+
+}  // namespace
+
+Status ClosedLaunch::create(const Work& roles, const std::optional<ClosingWork>& closing,
+                            const layout::RegionList& cleared, void*,
+                            std::unique_ptr<ClosedLaunch>* out) {
+    std::string words = closing ? "node" : "graph";
+    if (closing && closing->clears) words += ", clears " + std::to_string(cleared.bytes());
+    if (closing && closing->meets) words += ", meets";
+    *out = std::make_unique<FakeClosed>(roles, words);
     return {};
 }
 

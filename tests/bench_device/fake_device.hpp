@@ -11,11 +11,12 @@ namespace gcmoe::test {
 
 struct FakeDevice {
     // What the timer was asked for, in order.
-    std::vector<std::string> calls;   // "once", "window 100", "back to back 3"
-    std::vector<std::size_t> copies;  // bytes of every copy_only
-    std::vector<std::size_t> reads;   // bytes of every read_device
-    std::vector<int> loops;           // CTAs of every launch of a stand-alone loop
-    int num_timed = 0;                // works timed one by one or in windows
+    std::vector<std::string> calls;     // "once", "window 100", "back to back 3"
+    std::vector<std::size_t> copies;    // bytes of every copy_only
+    std::vector<std::size_t> reads;     // bytes of every read_device
+    std::vector<std::string> closings;  // of every launch that is closed: "clears 5120", "meets" ..
+    std::vector<int> loops;             // CTAs of every launch of a stand-alone loop
+    int num_timed = 0;                  // works timed one by one or in windows
     // Microseconds of timed work number n.
     std::function<double(int)> us = [](int) { return 1.0; };
     // Flip a bit of this read's byte; -1 = of none.

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "bench_device/fake_device.hpp"
+#include "tools/gcmoe/bench_ablations.hpp"
 #include "tools/gcmoe/bench_device.hpp"
 
 namespace gcmoe::cli {
@@ -185,6 +187,64 @@ TEST_F(GpuBenchTest, FormsOfTheSharedExpert) {
     EXPECT_EQ(fake_device().copies[1], routed + 3 * 256 * 128);
     // Routed, fused, routed again (its reference is known), shared alone.
     EXPECT_EQ(fake_device().reads.size(), 2U + 2U + 1U + 2U);
+}
+
+// In turns with the default, whose own launches nothing follows.
+TEST_F(GpuBenchTest, ClosedLaunchesAreFollowedByTheirWork) {
+    plan_.seeds = 1;
+    plan_.warm = 0;
+    plan_.timed = 1;
+    plan_.verify = true;
+    plan_.variants.resize(1);
+    add_ablation("closing", plan_.variants.front(), &plan_.variants);
+    const std::vector<BenchPoint> points = measure(2);
+    ASSERT_EQ(points.size(), 6U);
+    // Eleven regions without a shared expert's, none above its step of 1024 bytes.
+    const std::vector<std::string> once = {"graph", "node", "node, meets", "node, clears 10240",
+                                           "node, clears 10240, meets"};
+    std::vector<std::string> wanted = once;  // the verified launches, then the timed ones
+    wanted.insert(wanted.end(), once.begin(), once.end());
+    EXPECT_EQ(fake_device().closings, wanted);
+    EXPECT_EQ(fake_device().reads.size(), 1U + 6U);
+    for (const BenchPoint& point : points) EXPECT_TRUE(point.verified);
+    EXPECT_EQ(point_json(points[0], {})["config"]["closing"], "none");
+    EXPECT_EQ(point_json(points[5], {})["config"]["closing"], "both");
+}
+
+// Weights and inputs of their own, a reference of their own; the same routing and the same bytes.
+TEST_F(GpuBenchTest, EveryFormOfDecodeIsVerifiedByItself) {
+    plan_.seeds = 1;
+    plan_.verify = true;
+    model_.inter = 256;  // two chunks a row, which one window does not hold
+    plan_.variants.resize(1);
+    add_ablation("decode", plan_.variants.front(), &plan_.variants);
+    const std::vector<BenchPoint> points = measure(3);
+    ASSERT_EQ(points.size(), 3U);
+    EXPECT_EQ(fake_device().reads.size(), 3U + 3U);
+    for (const BenchPoint& point : points) {
+        EXPECT_EQ(point.chosen().touched, points[0].chosen().touched);
+        EXPECT_EQ(point.whole_floor_us(), points[0].whole_floor_us());
+    }
+    const std::set<std::size_t> copied(fake_device().copies.begin(), fake_device().copies.end());
+    EXPECT_EQ(copied.size(), 1U);
+    EXPECT_EQ(points[2].shape.activation_scale, ActivationScale::kUe8m0K32);
+    EXPECT_EQ(point_json(points[0], {})["config"]["decode"], "row-factors");
+    EXPECT_EQ(point_json(points[1], {})["config"]["decode"], "chunk-factors");
+    EXPECT_EQ(point_json(points[2], {})["config"]["decode"], "k32");
+}
+
+// Weights that fit a row's window although they are to have chunk factors are no measurement.
+TEST_F(GpuBenchTest, WeightsOfAnotherFormEndTheBench) {
+    model_.hidden = 128;  // one chunk a row: no row is wider than its chunk
+    model_.inter = 128;
+    plan_.variants[0].decode = DecodeForm::kChunkFactors;
+    make();
+    std::vector<BenchPoint> points;
+    const Status status = device_->measure(1, &points);
+    EXPECT_EQ(status.code(), Code::kBadConfig);
+    EXPECT_NE(status.message().find("weights for chunk-factors: 16 matrices have row factors"),
+              std::string::npos)
+        << status.message();
 }
 
 TEST_F(GpuBenchTest, OtherBitsEndTheBench) {

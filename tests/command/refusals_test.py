@@ -49,6 +49,8 @@ SECTIONS = {
         gcmoe run LAYER --launch later
         gcmoe run LAYER --shared-experts role5
         gcmoe run LAYER --combine both
+        gcmoe run LAYER --placement random
+        gcmoe run LAYER --placement in-order
         gcmoe run LAYER --device -1
         """,
     "Layer": """
@@ -87,6 +89,7 @@ SECTIONS = {
         gcmoe bench --tokens 65537
         gcmoe bench --shared both
         gcmoe bench --ablation order
+        gcmoe bench --placement random
         gcmoe bench --protocol slow
         gcmoe bench --seeds 0
         gcmoe bench --timed 0

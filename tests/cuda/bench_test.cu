@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cuda/gpu_ranks.hpp"
+#include "cuda/measure/closed_launch.hpp"
 #include "cuda/measure/copy_only.hpp"
 #include "cuda/measure/device_bytes.hpp"
 #include "cuda/measure/launch_timer.hpp"
@@ -20,6 +21,8 @@
 namespace gcmoe {
 namespace {
 
+using cuda::measure::ClosedLaunch;
+using cuda::measure::ClosingWork;
 using cuda::measure::copy_only;
 using cuda::measure::device_bytes;
 using cuda::measure::LaunchTimer;
@@ -107,6 +110,65 @@ TEST_F(BenchOnHopper, BackToBackRunsEveryWorkInTurn) {
     EXPECT_LT(us, 1000);
 }
 
+// A region that ends within a store, and one of several stores a thread.
+layout::RegionList two_regions() {
+    layout::RegionList list;
+    list.add("few", "bytes", 40);
+    list.add("many", "bytes", 9000);
+    return list;
+}
+
+TEST_F(BenchOnHopper, ClosingWorkClearsItsRegionsAndMeets) {
+    std::unique_ptr<LaunchTimer> timer;
+    ASSERT_TRUE(ok(LaunchTimer::create(0, &timer)));
+    std::shared_ptr<void> memory;
+    ASSERT_TRUE(ok(device_bytes(87'040'000, 1, "a test", &memory)));
+    const Work roles = [&] { return copy_only(memory.get(), 87'040'000, kCtas, timer->stream()); };
+    for (const bool clears : {false, true}) {
+        for (const bool meets : {false, true}) {
+            std::unique_ptr<ClosedLaunch> launch;
+            ASSERT_TRUE(ok(ClosedLaunch::create(roles, ClosingWork{clears, meets}, two_regions(),
+                                                timer->stream(), &launch)));
+            std::vector<unsigned char> room;
+            std::size_t num_met = 0;
+            ASSERT_TRUE(ok(launch->read(&room, &num_met)));
+            EXPECT_EQ(num_met, 0U);
+            EXPECT_EQ(room, std::vector<unsigned char>(clears ? 10240 : 0, 0xFF));
+            for (int i = 0; i < 100; ++i) ASSERT_TRUE(ok(launch->launch()));
+            ASSERT_TRUE(ok(launch->synchronize()));
+            ASSERT_TRUE(ok(launch->read(&room, &num_met)));
+            EXPECT_EQ(num_met, meets ? 100U : 0U);
+            if (!clears) continue;
+            // Whole stores of 16 bytes, and nothing past them.
+            const auto zeroes = [&](int from, int to) {
+                return std::count(room.begin() + from, room.begin() + to, 0);
+            };
+            EXPECT_EQ(zeroes(0, 48), 48);
+            EXPECT_EQ(zeroes(48, 1024), 0);
+            EXPECT_EQ(zeroes(1024, 1024 + 9008), 9008);
+            EXPECT_EQ(zeroes(1024 + 9008, 10240), 0);
+        }
+    }
+}
+
+TEST_F(BenchOnHopper, ClosedLaunchHandsOnWhatItsRolesSay) {
+    std::unique_ptr<LaunchTimer> timer;
+    ASSERT_TRUE(ok(LaunchTimer::create(0, &timer)));
+    std::unique_ptr<ClosedLaunch> launch;
+    const Status status =
+        ClosedLaunch::create([] { return Status(Code::kBusy, "not now"); }, ClosingWork{},
+                             two_regions(), timer->stream(), &launch);
+    EXPECT_EQ(status.message(), "not now");
+    // The stream captures no more.
+    EXPECT_EQ(cudaStreamSynchronize(static_cast<cudaStream_t>(timer->stream())), cudaSuccess);
+    layout::RegionList many;
+    for (int i = 0; i < 17; ++i) many.add("one", "byte", 1);
+    const Status refused = ClosedLaunch::create([] { return Status(); }, ClosingWork{true, false},
+                                                many, timer->stream(), &launch);
+    EXPECT_EQ(refused.code(), Code::kInternal);
+    EXPECT_NE(refused.message().find("17 regions"), std::string::npos) << refused.message();
+}
+
 // The command beside this binary: build/cuda/bin, or bin of the bundle.
 std::filesystem::path command_path() {
     const auto self = std::filesystem::read_symlink("/proc/self/exe");
@@ -136,8 +198,8 @@ TEST_F(BenchOnHopper, CommandWritesAVerifiedLineAPoint) {
         EXPECT_NE(line.find(R"("placement_holds":true)"), std::string::npos) << line;
         EXPECT_EQ(line.find(R"("median_us":null)"), std::string::npos) << line;
     }
-    // Two models, two numbers of tokens; the default and seventeen variants.
-    EXPECT_EQ(layers, 2 * 2 * 18);
+    // Two models, two numbers of tokens; the default and 26 variants.
+    EXPECT_EQ(layers, 2 * 2 * 27);
     EXPECT_EQ(empties, 2);
     EXPECT_EQ(run_command(arguments), 2) << "there is a file already";
     std::filesystem::remove(path);

@@ -58,6 +58,7 @@ GpuLayer::GpuLayer(const Shape& shape, const LayerOptions& options)
     op_options.plans[0].overlap = options.overlap;
     op_options.plans[0].shared_experts = options.shared_experts;
     op_options.plans[0].combine = options.combine;
+    op_options.plans[0].placement = options.placement;
     op_options.plans[0].partition.dispatch_units = options.dispatch_units;
     must(Group::in_process(shape.num_ranks, {}, &group_));
     const auto weights = weights_of(shape);

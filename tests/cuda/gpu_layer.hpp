@@ -20,6 +20,7 @@ struct LayerOptions {
     bool poison = true;
     SharedExperts shared_experts = SharedExperts::kAuto;
     CombineUnits combine = CombineUnits::kAuto;
+    SmPlacement placement = SmPlacement::kBalanced;
     int capacity = 256;  // of each rank
     double deadline_s = 10.0;
 };

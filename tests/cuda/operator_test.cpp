@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
@@ -10,6 +11,7 @@
 
 #include "cuda/gpu_layer.hpp"
 #include "cuda/gpu_ranks.hpp"
+#include "gcmoe/capability.hpp"
 
 namespace gcmoe {
 namespace {
@@ -135,6 +137,46 @@ TEST_F(CudaOperator, SameBitsForEveryCombine) {
             }
         }
     }
+}
+
+// By every rule for the SMs, one rank and virtual ones; every unit on an SM of its partition.
+TEST_F(CudaOperator, SameBitsForEveryPlacement) {
+    std::vector<std::uint16_t> wanted;
+    for (const int ranks : {1, 2, 8}) {
+        for (const SmPlacement placement :
+             {SmPlacement::kBalanced, SmPlacement::kInOrder, SmPlacement::kByGpc}) {
+            for (const CombineUnits who : {CombineUnits::kFollow, CombineUnits::kDispatch}) {
+                LayerOptions options;
+                options.placement = placement;
+                options.combine = who;
+                GpuLayer layer(narrow_shape(ranks), options);
+                for (int launch = 0; launch < 10; ++launch) {
+                    const auto rows = layer.run(100);
+                    if (wanted.empty()) wanted = rows;
+                    ASSERT_EQ(rows, wanted)
+                        << ranks << " ranks, placement " << static_cast<int>(placement)
+                        << ", combine " << static_cast<int>(who) << ", launch " << launch;
+                }
+                EXPECT_TRUE(layer.placements_hold()) << layer.placement_text();
+            }
+        }
+    }
+}
+
+// A map of its own: the driver's first pair is role 1's.
+TEST_F(CudaOperator, InOrderStartsWithTheDriversFirstPair) {
+    std::vector<SmPairInfo> pairs;
+    const Status found = sm_pairs(0, &pairs);
+    ASSERT_TRUE(found.ok()) << found.message();
+    LayerOptions options;
+    options.placement = SmPlacement::kInOrder;
+    options.dispatch_units = 4;
+    GpuLayer layer(narrow_shape(1), options);
+    layer.run(16);
+    std::vector<int> wanted = {pairs[0].first_sm, pairs[0].second_sm, pairs[1].first_sm,
+                               pairs[1].second_sm};
+    std::sort(wanted.begin(), wanted.end());
+    EXPECT_EQ(layer.op(0).statistics().placement.dispatch_ran, wanted);
 }
 
 // The shared expert: in role 2's order, as role 4, as a serial launch; over many launches, whose
@@ -350,6 +392,20 @@ TEST_F(CudaOperator, SerialLaunchesSumInAKernelOfTheirOwn) {
         EXPECT_NE(status.message().find("launch_mode is serial"), std::string::npos)
             << status.message();
     }
+}
+
+TEST_F(CudaOperator, SerialLaunchesHaveNoPartitionsToPlace) {
+    OperatorOptions options;
+    options.backend = "cuda";
+    options.max_tokens = 8;
+    options.launch_mode = LaunchMode::kSerial;
+    options.plans.resize(1);
+    options.plans[0].placement = SmPlacement::kInOrder;
+    std::vector<SizeEntry> sizes;
+    const Status status = Operator::size_report(narrow_shape(1), options, &sizes);
+    EXPECT_EQ(status.code(), Code::kBadConfig);
+    EXPECT_NE(status.message().find("placement must be balanced"), std::string::npos)
+        << status.message();
 }
 
 TEST_F(CudaOperator, BadOutputsAndCallbacksAreRefused) {

@@ -277,6 +277,38 @@ TEST(PlanOnAGpu, FewTokensAreSummedByRole1sUnits) {
         << status.message();
 }
 
+TEST(PlanOnAGpu, SmsAreChosenWhereThereAreSms) {
+    const Shape shape = checkpoint::model_shape(checkpoint::known_models().front(), 1);
+    PlanOptions options;
+    backend::Plan plan;
+    ASSERT_TRUE(choose_plan(shape, 32, options, plan::gpu_machine(132, 1), &plan).ok());
+    EXPECT_EQ(plan.placement, SmPlacement::kBalanced);
+    for (const auto& [placement, words] :
+         {std::pair(SmPlacement::kInOrder, "in order"), std::pair(SmPlacement::kByGpc, "by GPC")}) {
+        options.placement = placement;
+        ASSERT_TRUE(choose_plan(shape, 32, options, plan::gpu_machine(132, 1), &plan).ok());
+        EXPECT_EQ(plan.placement, placement);
+        const Status status = choose_plan(shape, 32, options, plan::cpu_machine(), &plan);
+        EXPECT_EQ(status.code(), Code::kBadConfig);
+        EXPECT_NE(status.message().find(words + std::string(", which only the GPU backend has")),
+                  std::string::npos)
+            << status.message();
+    }
+}
+
+TEST(PlanOnAGpu, UnknownPlacementsAreRefused) {
+    const Shape shape = checkpoint::model_shape(checkpoint::known_models().front(), 1);
+    PlanOptions options;
+    options.placement = static_cast<SmPlacement>(3);
+    backend::Plan plan;
+    for (const plan::Machine& machine : {plan::gpu_machine(132, 1), plan::cpu_machine()}) {
+        const Status status = choose_plan(shape, 32, options, machine, &plan);
+        EXPECT_EQ(status.code(), Code::kBadConfig);
+        EXPECT_NE(status.message().find("placement = 3 is unknown"), std::string::npos)
+            << status.message();
+    }
+}
+
 TEST(PlanOnAGpu, OtherTaskWidthsAreRefused) {
     const Shape shape = checkpoint::model_shape(checkpoint::known_models().front(), 1);
     backend::Plan plan;

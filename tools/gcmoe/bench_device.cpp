@@ -55,7 +55,8 @@ class FloorCounter final : public BenchDevice {
 Status check_points(const BenchPlan& plan) {
     for (const checkpoint::ModelEntry& model : plan.models) {
         for (const BenchVariant& variant : plan.variants) {
-            const Shape shape = bench_shape(model, variant.shared == SharedForm::kFused);
+            const Shape shape =
+                bench_shape(model, variant.shared == SharedForm::kFused, variant.decode);
             for (const int tokens : plan.tokens) {
                 GCMOE_RETURN_IF_ERROR(
                     name_option(capability(shape, launch_options(plan, variant, tokens))));
@@ -87,9 +88,10 @@ Status make_bench_device(const BenchPlan& plan, std::unique_ptr<BenchDevice>* ou
 #endif
 }
 
-Shape bench_shape(const checkpoint::ModelEntry& model, bool with_shared) {
+Shape bench_shape(const checkpoint::ModelEntry& model, bool with_shared, DecodeForm decode) {
     Shape shape = padded_shape(model, 1);
     if (!with_shared) shape.shared_inter = 0;
+    if (decode == DecodeForm::kK32) shape.activation_scale = ActivationScale::kUe8m0K32;
     return shape;
 }
 
@@ -108,9 +110,12 @@ BenchPoint empty_point(const BenchPlan& plan, const checkpoint::ModelEntry& mode
     BenchPoint point;
     point.model = model.name;
     point.variant = variant.name;
-    point.shape = bench_shape(model, variant.shared != SharedForm::kNone);
+    point.ablation = variant.ablation;
+    point.shape = bench_shape(model, variant.shared != SharedForm::kNone, variant.decode);
     point.shared = variant.shared;
     point.launch_mode = variant.launch_mode;
+    point.closing = variant.closing;
+    point.decode = variant.decode;
     point.tokens = tokens;
     for (int seed = 0; seed < plan.seeds; ++seed) {
         point.seeds.emplace_back();

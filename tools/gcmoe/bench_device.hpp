@@ -30,7 +30,8 @@ Status make_bench_device(const BenchPlan& plan, std::unique_ptr<BenchDevice>* ou
 Status make_gpu_bench(const BenchPlan& plan, std::unique_ptr<BenchDevice>* out);
 
 // A layer of a model on one rank.
-[[nodiscard]] Shape bench_shape(const checkpoint::ModelEntry& model, bool with_shared);
+[[nodiscard]] Shape bench_shape(const checkpoint::ModelEntry& model, bool with_shared,
+                                DecodeForm decode = DecodeForm::kRowFactors);
 // How an operator of a variant is made.
 [[nodiscard]] OperatorOptions launch_options(const BenchPlan& plan, const BenchVariant& variant,
                                              int tokens);

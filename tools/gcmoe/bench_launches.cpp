@@ -13,6 +13,7 @@
 #include "cuda/measure/device_bytes.hpp"
 #include "cuda/weights/generate_layer.hpp"
 #include "cuda/weights/pack_on_device.hpp"
+#include "layout/cleared_words.hpp"
 #include "op/operator_state.hpp"
 
 namespace gcmoe::cli {
@@ -20,35 +21,70 @@ namespace {
 
 constexpr int kUnwritten = 0xFF;  // NaN: what a launch leaves unwritten shows
 
+// Scales that no window of 27 octaves holds for a whole row, but one for every 128 of K.
+constexpr const char* kWideScales = "span_per_k128:14;span_per_expert:60";
+
+// Every matrix of the weights has the form that is to be measured.
+Status check_form(DecodeForm decode, const PackReport& report) {
+    const bool wide = decode == DecodeForm::kChunkFactors;
+    if ((wide ? report.num_row_form : report.num_chunk_form) == 0) return {};
+    return {Code::kBadConfig,
+            fmt::format("weights for {}: {} matrices have row factors, {} have chunk factors (rows "
+                        "of one chunk need no more than the first)",
+                        decode_name(decode), report.num_row_form, report.num_chunk_form)};
+}
+
+// Nothing: no kernel behind the roles.
+std::optional<cuda::measure::ClosingWork> closing_work(Closing closing) {
+    switch (closing) {
+        case Closing::kNone:
+        case Closing::kGraph:
+            return {};
+        case Closing::kNode:
+            return cuda::measure::ClosingWork{};
+        case Closing::kBarrier:
+            return cuda::measure::ClosingWork{.meets = true};
+        case Closing::kCleaning:
+            return cuda::measure::ClosingWork{.clears = true};
+        case Closing::kBoth:
+            return cuda::measure::ClosingWork{.clears = true, .meets = true};
+    }
+    return {};
+}
+
 }  // namespace
 
 std::vector<LaunchKey> launch_keys(SharedForm shared, bool masked, int seed, int tokens) {
     switch (shared) {
         case SharedForm::kNone:
-            return {{false, masked, seed, tokens}};
+            return {{.masked = masked, .seed = seed, .tokens = tokens}};
         case SharedForm::kFused:
-            return {{true, masked, seed, tokens}};
+            return {{.with_shared = true, .masked = masked, .seed = seed, .tokens = tokens}};
         case SharedForm::kApart:
-            return {{false, masked, seed, tokens}, {true, true, seed, tokens}};
+            return {{.masked = masked, .seed = seed, .tokens = tokens},
+                    {.with_shared = true, .masked = true, .seed = seed, .tokens = tokens}};
     }
     return {};
 }
 
-Status BenchWeights::find(bool with_shared, std::shared_ptr<const PackedWeights>* out) {
-    std::shared_ptr<const PackedWeights>& packed = packed_[with_shared ? 1 : 0];
+Status BenchWeights::find(bool with_shared, DecodeForm decode,
+                          std::shared_ptr<const PackedWeights>* out) {
+    std::shared_ptr<const PackedWeights>& packed = packed_[{with_shared, decode}];
     if (packed == nullptr) {
-        const Shape shape = bench_shape(model_, with_shared);
+        const Shape shape = bench_shape(model_, with_shared, decode);
         checkpoint::GeneratedLayer generated;
         generated.shape = checkpoint::model_shape(model_, 1);
         generated.shape.shared_inter = with_shared ? model_.shared_inter : 0;
         generated.biases = model_.has_bias;
         generated.shared_grid = model_.shared_grid;
+        if (decode == DecodeForm::kChunkFactors) generated.weight_scales = kWideScales;
         std::shared_ptr<WeightSource> source;
         GCMOE_RETURN_IF_ERROR(cuda::weights::generate_layer(
             generated, cuda::weights::sizes_of(shape), {0, shape.num_experts}, &source));
         PackReport report;
         GCMOE_RETURN_IF_ERROR(
             cuda::weights::pack_on_device(*source, shape, 0, {}, &packed, &report));
+        GCMOE_RETURN_IF_ERROR(check_form(decode, report));
     }
     *out = packed;
     return {};
@@ -58,9 +94,9 @@ Status BenchLaunch::create(const BenchSite& site, const LaunchKey& key,
                            const OperatorOptions& options) {
     key_ = key;
     const checkpoint::ModelEntry& model = site.weights->model();
-    const Shape shape = bench_shape(model, key.with_shared);
+    const Shape shape = bench_shape(model, key.with_shared, key.decode);
     std::shared_ptr<const PackedWeights> packed;
-    GCMOE_RETURN_IF_ERROR(site.weights->find(key.with_shared, &packed));
+    GCMOE_RETURN_IF_ERROR(site.weights->find(key.with_shared, key.decode, &packed));
     GCMOE_RETURN_IF_ERROR(Operator::create(shape, packed, site.group, 0, options, &op_));
     reference::RankInputs inputs;
     GCMOE_RETURN_IF_ERROR(
@@ -76,6 +112,18 @@ Status BenchLaunch::create(const BenchSite& site, const LaunchKey& key,
     args_.y = static_cast<std::uint16_t*>(y_.get());
     args_.stream = site.stream;
     return {};
+}
+
+Status BenchLaunch::close(const BenchSite& site, Closing closing) {
+    const layout::RankMemory memory = op_->state().backend->memory(0);
+    return cuda::measure::ClosedLaunch::create([this] { return op_->launch(args_); },
+                                               closing_work(closing), layout::cleared_words(memory),
+                                               site.stream, &closed_);
+}
+
+Status BenchLaunch::synchronize() {
+    if (closed_ != nullptr) GCMOE_RETURN_IF_ERROR(closed_->synchronize());
+    return op_->synchronize();
 }
 
 Status BenchLaunch::read(std::vector<std::uint16_t>* rows) {
@@ -123,12 +171,16 @@ Status VariantLaunches::create(const BenchSite& site, const BenchVariant& varian
     variant_ = variant;
     for (const std::vector<LaunchKey>& seed : keys) {
         seeds_.emplace_back();
-        for (const LaunchKey& key : seed) {
+        for (LaunchKey key : seed) {
+            key.decode = variant.decode;
             OperatorOptions options = launch_options(*site.plan, variant, key.tokens);
             options.workspace =
                 fmt::format("{}, seed {}, launch {}", variant.name, key.seed, seeds_.back().size());
             auto launch = std::make_unique<BenchLaunch>();
             GCMOE_RETURN_IF_ERROR(launch->create(site, key, options));
+            if (variant.closing != Closing::kNone) {
+                GCMOE_RETURN_IF_ERROR(launch->close(site, variant.closing));
+            }
             seeds_.back().push_back(std::move(launch));
         }
     }
@@ -178,6 +230,7 @@ GrantedPlan VariantLaunches::granted() const {
     granted.lead_blocks = static_cast<int>(plan.lead_blocks);
     granted.second_columns = static_cast<int>(plan.memory.second_columns);
     granted.overlap = plan.overlap;
+    granted.placement = plan.placement;
     granted.combine_on = plan.memory.combine_on;
     granted.role4 = plan.has_role4;
     granted.placement_holds = op.statistics().placement.holds();

@@ -6,23 +6,26 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "bench_point.hpp"
+#include "cuda/measure/closed_launch.hpp"
 #include "gcmoe/operator.hpp"
 
 namespace gcmoe::cli {
 
-// A model's weights on the GPU, with and without the shared expert; made when first asked for.
+// A model's weights on the GPU, with and without the shared expert, in every form; made when first
+// asked for.
 class BenchWeights {
   public:
     explicit BenchWeights(checkpoint::ModelEntry model) : model_(std::move(model)) {}
     [[nodiscard]] const checkpoint::ModelEntry& model() const { return model_; }
-    Status find(bool with_shared, std::shared_ptr<const PackedWeights>* out);
+    Status find(bool with_shared, DecodeForm decode, std::shared_ptr<const PackedWeights>* out);
 
   private:
     checkpoint::ModelEntry model_;
-    std::shared_ptr<const PackedWeights> packed_[2];
+    std::map<std::pair<bool, DecodeForm>, std::shared_ptr<const PackedWeights>> packed_;
 };
 
 // Where the launches of a point run: one group, so that equal partitions exist once.
@@ -39,7 +42,8 @@ struct LaunchKey {
     bool masked = false;
     int seed = 0;
     int tokens = 0;
-    [[nodiscard]] auto tie() const { return std::tie(with_shared, masked, seed, tokens); }
+    DecodeForm decode = DecodeForm::kRowFactors;
+    [[nodiscard]] auto tie() const { return std::tie(with_shared, masked, seed, tokens, decode); }
     bool operator<(const LaunchKey& other) const { return tie() < other.tie(); }
 };
 
@@ -47,8 +51,10 @@ struct LaunchKey {
 class BenchLaunch {
   public:
     Status create(const BenchSite& site, const LaunchKey& key, const OperatorOptions& options);
-    Status launch() { return op_->launch(args_); }
-    Status synchronize() { return op_->synchronize(); }
+    // From here on launches are replays of a graph with the closing work behind the roles.
+    Status close(const BenchSite& site, Closing closing);
+    Status launch() { return closed_ != nullptr ? closed_->launch() : op_->launch(args_); }
+    Status synchronize();
     // y of the last launch. Shapes: (tokens, hidden).
     Status read(std::vector<std::uint16_t>* rows);
     [[nodiscard]] const LaunchKey& key() const { return key_; }
@@ -60,6 +66,7 @@ class BenchLaunch {
     std::size_t num_elements_ = 0;
     LaunchArgs args_;
     std::unique_ptr<Operator> op_;
+    std::unique_ptr<cuda::measure::ClosedLaunch> closed_;  // goes before the operator
 };
 
 // What one routing of a variant launches, in order.
@@ -84,7 +91,7 @@ class ReferenceOutputs {
 // A variant: for every seed one launch, or two where the shared expert runs apart.
 class VariantLaunches {
   public:
-    // keys: those of launch_keys, one list a seed.
+    // keys: those of launch_keys, one list a seed; their form of decode is the variant's.
     Status create(const BenchSite& site, const BenchVariant& variant,
                   const std::vector<std::vector<LaunchKey>>& keys);
     [[nodiscard]] const BenchVariant& variant() const { return variant_; }

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "bench_ablations.hpp"
 #include "layer_options.hpp"
 #include "number_lists.hpp"
 #include "plan_options.hpp"
@@ -27,56 +28,6 @@ constexpr int kLoopRows[] = {8, 16, 24, 32, 48, 64};
 constexpr const char* kAllLoopRows = "8,16,24,32,48,64";
 constexpr const char* kAllLoopSms = "112,116,124,132";
 
-// The ablations: a name, and the variants beside the default.
-const std::vector<std::string>& ablation_names() {
-    static const std::vector<std::string> names = {"partition", "overlap", "combine", "shared",
-                                                   "launch"};
-    return names;
-}
-
-void add_variants(const std::string& ablation, const BenchVariant& base,
-                  std::vector<BenchVariant>* out) {
-    const auto add = [&](const std::string& name, const auto& change) {
-        BenchVariant variant = base;
-        variant.name = name;
-        change(&variant);
-        out->push_back(std::move(variant));
-    };
-    using Variant = BenchVariant*;
-    if (ablation == "partition") {
-        for (const int units : {4, 8, 12, 16, 20, 24, 32}) {
-            add(fmt::format("dispatch-{}", units), [units](Variant v) {
-                v->plan.partition = {units, 0};
-            });
-        }
-    } else if (ablation == "overlap") {
-        add("no-overlap", [](Variant v) { v->plan.overlap = false; });
-        add("serial", [](Variant v) {
-            v->launch_mode = LaunchMode::kSerial;
-            v->plan.combine = CombineUnits::kAuto;
-            v->plan.shared_experts = SharedExperts::kAuto;
-        });
-    } else if (ablation == "combine") {
-        add("combine-compute", [](Variant v) { v->plan.combine = CombineUnits::kCompute; });
-        add("combine-follow", [](Variant v) { v->plan.combine = CombineUnits::kFollow; });
-        add("combine-dispatch", [](Variant v) { v->plan.combine = CombineUnits::kDispatch; });
-        add("combine-all", [](Variant v) { v->plan.combine = CombineUnits::kAll; });
-    } else if (ablation == "shared") {
-        add("shared-fused", [](Variant v) {
-            v->shared = SharedForm::kFused;
-            v->plan.shared_experts = SharedExperts::kInOrder;
-        });
-        add("shared-role4", [](Variant v) {
-            v->shared = SharedForm::kFused;
-            v->plan.shared_experts = SharedExperts::kRole4;
-            v->plan.combine = CombineUnits::kCompute;
-        });
-        add("shared-apart", [](Variant v) { v->shared = SharedForm::kApart; });
-    } else {
-        add("eager", [](Variant v) { v->launch_mode = LaunchMode::kEager; });
-    }
-}
-
 Status choose_variants(const BenchOptions& options, const BenchVariant& base,
                        std::vector<BenchVariant>* out) {
     out->push_back(base);
@@ -88,7 +39,7 @@ Status choose_variants(const BenchOptions& options, const BenchVariant& base,
                             fmt::format("must be one of {}, all", joined(names)));
     }
     for (const std::string& name : names) {
-        if (all || name == options.ablation) add_variants(name, base, out);
+        if (all || name == options.ablation) add_ablation(name, base, out);
     }
     return {};
 }
@@ -156,6 +107,7 @@ Status choose_base(const BenchOptions& options, BenchVariant* base) {
     GCMOE_RETURN_IF_ERROR(parse_launch_mode(options.gpu, &base->launch_mode));
     GCMOE_RETURN_IF_ERROR(parse_shared_experts(options.gpu, &base->plan.shared_experts));
     GCMOE_RETURN_IF_ERROR(parse_combine(options.gpu, &base->plan.combine));
+    GCMOE_RETURN_IF_ERROR(parse_placement(options.gpu, &base->plan.placement));
     for (const SharedForm form : {SharedForm::kNone, SharedForm::kFused, SharedForm::kApart}) {
         base->shared = form;
         if (options.shared == shared_form_name(form)) return {};
@@ -238,7 +190,7 @@ Status check_numbers(const BenchOptions& options) {
 
 void add_measuring_options(CLI::App& command, BenchOptions* options) {
     const auto add = [&](const char* name, auto* target, const char* type,
-                         const char* description) {
+                         const std::string& description) {
         command.add_option(name, *target, description)->type_name(type)->group("Measuring");
     };
     const auto add_flag = [&](const char* name, bool* target, const char* description) {
@@ -255,8 +207,7 @@ void add_measuring_options(CLI::App& command, BenchOptions* options) {
     add_flag("--verify", &options->verify,
              "Compare one launch of everything with the serial mode first, bit for bit");
     add("--ablation", &options->ablation, "NAME",
-        "Also other ways to run, in turns with the default: partition, overlap, combine, shared, "
-        "launch, all");
+        "Also other ways to run, in turns with the default: " + joined(ablation_names()) + ", all");
     add_flag("--floors-only", &options->floors_only,
              "Count touched experts and floors, measure nothing: needs no GPU");
     add_flag("--loop", &options->loop,
@@ -277,6 +228,36 @@ const char* shared_form_name(SharedForm form) {
             return "fused";
         case SharedForm::kApart:
             return "apart";
+    }
+    return "?";
+}
+
+const char* closing_name(Closing closing) {
+    switch (closing) {
+        case Closing::kNone:
+            return "none";
+        case Closing::kGraph:
+            return "graph";
+        case Closing::kNode:
+            return "node";
+        case Closing::kBarrier:
+            return "barrier";
+        case Closing::kCleaning:
+            return "cleaning";
+        case Closing::kBoth:
+            return "both";
+    }
+    return "?";
+}
+
+const char* decode_name(DecodeForm decode) {
+    switch (decode) {
+        case DecodeForm::kRowFactors:
+            return "row-factors";
+        case DecodeForm::kChunkFactors:
+            return "chunk-factors";
+        case DecodeForm::kK32:
+            return "k32";
     }
     return "?";
 }

@@ -52,12 +52,35 @@ enum class SharedForm {
 };
 [[nodiscard]] const char* shared_form_name(SharedForm form);
 
+// What a launch is followed by, in one graph: a model of what the paper's operator ends with and
+// this one does not need (src/cuda/measure/closed_launch.hpp).
+enum class Closing {
+    kNone,      // nothing: the operator's own launch
+    kGraph,     // nothing, but in a graph that the bench captures, as those below are
+    kNode,      // a kernel that does nothing
+    kBarrier,   // one that signals to the rank itself and waits for it
+    kCleaning,  // one that zeroes as many bytes as the signals have
+    kBoth,      // one that zeroes, then signals and waits
+};
+[[nodiscard]] const char* closing_name(Closing closing);
+
+// Which of role 2's forms the weights and activations ask for.
+enum class DecodeForm {
+    kRowFactors,    // scales of a row fit one window: what models have
+    kChunkFactors,  // they do not: a factor for each row and 128 of K
+    kK32,           // activations with a UE8M0 scale for 32 of K
+};
+[[nodiscard]] const char* decode_name(DecodeForm decode);
+
 // One way to run a point.
 struct BenchVariant {
     std::string name = "default";
+    std::string ablation;  // the one it belongs to; empty for what the options say
     PlanOptions plan;
     LaunchMode launch_mode = LaunchMode::kGraph;
     SharedForm shared = SharedForm::kNone;
+    Closing closing = Closing::kNone;
+    DecodeForm decode = DecodeForm::kRowFactors;
 };
 
 // What the words stand for.

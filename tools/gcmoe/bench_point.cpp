@@ -50,7 +50,9 @@ const char* combine_name(layout::CombineOn units) {
 
 Json config_json(const BenchPoint& point) {
     Json config = {{"launch", launch_mode_name(point.launch_mode)},
-                   {"shared", shared_form_name(point.shared)}};
+                   {"shared", shared_form_name(point.shared)},
+                   {"closing", closing_name(point.closing)},
+                   {"decode", decode_name(point.decode)}};
     if (!point.plan) return config;
     const GrantedPlan& plan = *point.plan;
     config["dispatch_units"] = plan.dispatch_units;
@@ -60,6 +62,7 @@ Json config_json(const BenchPoint& point) {
     config["lead_blocks"] = plan.lead_blocks;
     config["second_columns"] = plan.second_columns;
     config["overlap"] = plan.overlap;
+    config["placement"] = placement_name(plan.placement);
     config["combine"] = combine_name(plan.combine_on);
     config["role4"] = plan.role4;
     config["placement_holds"] = plan.placement_holds;
@@ -103,7 +106,7 @@ std::string cell(const std::optional<double>& value, int digits) {
 }
 
 constexpr const char* kPointFormat =
-    "{:<11} {:<16} {:>6} {:>7} {:>8} {:>8} {:>8} {:>6} {:>8} {:>8} {:>8} {:>8} {:>7} {:>7}";
+    "{:<11} {:<20} {:>6} {:>7} {:>8} {:>8} {:>8} {:>6} {:>8} {:>8} {:>8} {:>8} {:>7} {:>7}";
 constexpr const char* kRolesFormat = " {:>7} {:>7} {:>7} {:>7} {:>7}";
 
 }  // namespace
@@ -121,6 +124,7 @@ Json point_json(const BenchPoint& point, const BenchOrigin& origin) {
     Json object = {{"kind", point.masked ? "empty" : "layer"},
                    {"model", point.model},
                    {"variant", point.variant},
+                   {"ablation", point.ablation.empty() ? Json() : Json(point.ablation)},
                    {"tokens", point.tokens},
                    {"experts", point.shape.num_experts},
                    {"topk", point.shape.topk},

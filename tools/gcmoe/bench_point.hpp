@@ -32,6 +32,7 @@ struct GrantedPlan {
     int lead_blocks = 0;
     int second_columns = 0;
     bool overlap = true;
+    SmPlacement placement = SmPlacement::kBalanced;
     layout::CombineOn combine_on = layout::CombineOn::kCompute;
     bool role4 = false;
     bool placement_holds = false;
@@ -40,9 +41,12 @@ struct GrantedPlan {
 struct BenchPoint {
     std::string model;
     std::string variant;
-    Shape shape;  // with shared_inter where the shared expert is a part of the point
+    std::string ablation;  // empty: none
+    Shape shape;           // with shared_inter where the shared expert is a part of the point
     SharedForm shared = SharedForm::kNone;
     LaunchMode launch_mode = LaunchMode::kGraph;
+    Closing closing = Closing::kNone;
+    DecodeForm decode = DecodeForm::kRowFactors;
     int tokens = 0;
     bool masked = false;  // every slot unused: the empty launch
     bool verified = false;

@@ -125,6 +125,7 @@ Status create_operators(const CheckOptions& options, CaseRun* run) {
     GCMOE_RETURN_IF_ERROR(
         parse_shared_experts(options.gpu, &op_options.plans.front().shared_experts));
     GCMOE_RETURN_IF_ERROR(parse_combine(options.gpu, &op_options.plans.front().combine));
+    GCMOE_RETURN_IF_ERROR(parse_placement(options.gpu, &op_options.plans.front().placement));
     op_options.wait_limits = {options.deadline_s, options.deadline_s};
     op_options.capture = true;
     op_options.poison = run->suite_case.poison;

@@ -130,6 +130,8 @@ Status check_options(const CheckOptions& options) {
     GCMOE_RETURN_IF_ERROR(parse_shared_experts(options.gpu, &shared_experts));
     CombineUnits combine = CombineUnits::kAuto;
     GCMOE_RETURN_IF_ERROR(parse_combine(options.gpu, &combine));
+    SmPlacement placement = SmPlacement::kBalanced;
+    GCMOE_RETURN_IF_ERROR(parse_placement(options.gpu, &placement));
     if (!options.size.empty()) {
         GCMOE_RETURN_IF_ERROR(check_word("--size", options.size, "full", "reduced"));
     }

@@ -31,6 +31,13 @@ void add_gpu_options(CLI::App& command, GpuOptions* options) {
             "CPU compute (auto)")
         ->type_name("UNITS")
         ->group("Execution");
+    command
+        .add_option("--placement", options->placement,
+                    "GPU: SMs of the partitions: balanced over the GPCs; to measure what that "
+                    "gains, in-order: the driver's first ones for role 1, the next for roles 2 and "
+                    "3, or by-gpc: the same, one GPC after the other (balanced)")
+        ->type_name("RULE")
+        ->group("GPU");
     command.add_option("--device", options->device, "GPU: CUDA's number of the device (0)")
         ->group("GPU");
 }
@@ -81,6 +88,27 @@ Status parse_combine(const GpuOptions& options, CombineUnits* combine) {
                             "must be one of auto, follow, compute, dispatch, all");
     }
     return {};
+}
+
+Status parse_placement(const GpuOptions& options, SmPlacement* placement) {
+    for (const SmPlacement one : kPlacements) {
+        *placement = one;
+        if (options.placement == placement_name(one)) return {};
+    }
+    return option_error("--placement", options.placement,
+                        "must be one of balanced, in-order, by-gpc");
+}
+
+const char* placement_name(SmPlacement placement) {
+    switch (placement) {
+        case SmPlacement::kBalanced:
+            return "balanced";
+        case SmPlacement::kInOrder:
+            return "in-order";
+        case SmPlacement::kByGpc:
+            return "by-gpc";
+    }
+    return "?";
 }
 
 void prepare_queues(const std::string& backend, const ConsoleOptions& console) {

@@ -19,6 +19,7 @@ struct GpuOptions {
     int device = 0;
     std::string shared_experts = "auto";
     std::string combine = "auto";
+    std::string placement = "balanced";
 };
 
 void add_gpu_options(CLI::App& command, GpuOptions* options);
@@ -30,6 +31,13 @@ Status parse_shared_experts(const GpuOptions& options, SharedExperts* shared_exp
 
 // Either backend.
 Status parse_combine(const GpuOptions& options, CombineUnits* combine);
+
+Status parse_placement(const GpuOptions& options, SmPlacement* placement);
+
+inline constexpr SmPlacement kPlacements[] = {SmPlacement::kBalanced, SmPlacement::kInOrder,
+                                              SmPlacement::kByGpc};
+// The option's word.
+[[nodiscard]] const char* placement_name(SmPlacement placement);
 
 // Virtual ranks need 2 hardware queues each, and CUDA reads CUDA_DEVICE_MAX_CONNECTIONS once: sets
 // it to 32, its most, unless the caller has set it, and says so. Call before anything asks for a

@@ -12,6 +12,7 @@
 #include "gcmoe/operator.hpp"
 #include "gcmoe/partition.hpp"
 #include "gcmoe_version.hpp"
+#include "gpu_options.hpp"
 #include "layer_options.hpp"
 #include "layout/peer_table.hpp"
 #include "machine.hpp"
@@ -173,6 +174,12 @@ std::string sm_pairs_text() {
     return fmt::format("{} pairs over {} GPCs:{}", pairs.size(), pairs_of_gpc.size(), sizes);
 }
 
+std::vector<std::string> placement_names() {
+    std::vector<std::string> names;
+    for (const SmPlacement placement : kPlacements) names.emplace_back(placement_name(placement));
+    return names;
+}
+
 Json info_json(const Question* question) {
     Json backends_json = Json::array();
     for (const BackendInfo& backend : backends()) {
@@ -202,6 +209,7 @@ Json info_json(const Question* question) {
         {"partition_limits",
          {{"gpu", limits_json(Partition::Limits())},
           {"cpu", limits_json(Partition::cpu_limits())}}},
+        {"placements", {{"gpu", placement_names()}, {"cpu", Json::array()}}},
         {"capability", question == nullptr ? Json() : capability_json(*question)}};
 }
 
@@ -234,6 +242,8 @@ void print_machine() {
     fmt::print("partition  GPU: SMs of {}\n", limits_text(Partition::Limits()));
     fmt::print("           CPU and virtual ranks: units of {}\n",
                limits_text(Partition::cpu_limits()));
+    fmt::print("placement  GPU: {}; CPU: threads are not tied to cores\n",
+               joined(placement_names()));
 }
 
 void print_question(const Question& question) {

@@ -238,6 +238,8 @@ Status check_run_options(const RunOptions& options) {
     GCMOE_RETURN_IF_ERROR(parse_shared_experts(options.gpu, &shared_experts));
     CombineUnits combine = CombineUnits::kAuto;
     GCMOE_RETURN_IF_ERROR(parse_combine(options.gpu, &combine));
+    SmPlacement placement = SmPlacement::kBalanced;
+    GCMOE_RETURN_IF_ERROR(parse_placement(options.gpu, &placement));
     GCMOE_RETURN_IF_ERROR(check_at_least("--capacity", options.capacity, 0));
     GCMOE_RETURN_IF_ERROR(check_at_least("--launches", options.launches, 1));
     GCMOE_RETURN_IF_ERROR(check_at_least("--trace-events", options.trace_events, 1));
@@ -324,6 +326,7 @@ OperatorOptions operator_options(const RunOptions& options, int capacity) {
     out.plans = {options.plan};
     (void)parse_shared_experts(options.gpu, &out.plans.front().shared_experts);
     (void)parse_combine(options.gpu, &out.plans.front().combine);
+    (void)parse_placement(options.gpu, &out.plans.front().placement);
     out.wait_limits = {options.deadline_s, options.deadline_s};
     out.capture = !options.no_verify;
     if (!options.trace_path.empty()) out.trace_events = options.trace_events;

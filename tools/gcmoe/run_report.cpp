@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 
+#include "gpu_options.hpp"
 #include "layout/local_memory.hpp"
 #include "op/operator_state.hpp"
 #include "quantise_report.hpp"
@@ -140,6 +142,19 @@ std::string shape_text(const Layer& layer) {
     return text + (shape.has_bias ? ", biases" : "");
 }
 
+// Where a GPU's units are; nothing on the CPU, or where launches have no partitions.
+std::optional<std::string> placement_of(const LayerRun& run) {
+    const OperatorState& state = run.ops.front()->state();
+    const OperatorOptions& options = state.options;
+    if (options.backend != "cuda" || options.launch_mode == LaunchMode::kSerial) return {};
+    return placement_name(state.plans.front().placement);
+}
+
+std::string placement_text(const LayerRun& run) {
+    const std::optional<std::string> name = placement_of(run);
+    return name ? fmt::format(" ({})", *name) : std::string();
+}
+
 void print_sizes(const RunOptions& options, const LayerRun& run) {
     const Shape& shape = run.layer.shape;
     const layout::PlanMemory& plan = run.ops.front()->state().plans.front().memory;
@@ -157,9 +172,9 @@ void print_sizes(const RunOptions& options, const LayerRun& run) {
                    counted(static_cast<std::uint64_t>(run.packed.num_changed_values), "value"),
                    run.packed.worst_change);
     }
-    fmt::print("{}, {}{}: {} + {} units a rank, {} rows a block, ring of {}\n", options.backend,
+    fmt::print("{}, {}{}: {} + {} units a rank{}, {} rows a block, ring of {}\n", options.backend,
                options.executor, options.processes.is_rank() ? ", ranks as processes" : "",
-               plan.dispatch_units, plan.compute_units, plan.row_block,
+               plan.dispatch_units, plan.compute_units, placement_text(run), plan.row_block,
                counted(plan.ring_blocks, "block"));
 }
 
@@ -288,6 +303,8 @@ void print_run_json(const RunOptions& options, const LayerRun& run, const Verdic
     object["model"] = shape_json(run.layer);
     object["backend"] = options.backend;
     object["executor"] = options.executor;
+    const std::optional<std::string> placement = placement_of(run);
+    object["placement"] = placement ? Json(*placement) : Json();
     object["processes"] = options.processes.is_rank() ? run.layer.shape.num_ranks : 1;
     object["roles"] = roles_json(timeline);
     object["overlap"] = overlap_json(options, timeline);

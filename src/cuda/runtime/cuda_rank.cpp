@@ -192,7 +192,8 @@ Status CudaRank::create() {
         const RankPartition* partition = nullptr;
         const Partition sizes{static_cast<int>(plan.memory.dispatch_units),
                               static_cast<int>(plan.memory.compute_units)};
-        GCMOE_RETURN_IF_ERROR(executor_->partitions().find(setup_.rank, sizes, &partition));
+        GCMOE_RETURN_IF_ERROR(
+            executor_->partitions().find(setup_.rank, sizes, plan.placement, &partition));
         partitions_.push_back(partition);
     }
     return executor_->launcher(setup_.workspace, setup_.launch_mode, &launcher_);

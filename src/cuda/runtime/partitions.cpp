@@ -24,8 +24,9 @@ Status make_part(const SmMap& map, const std::vector<int>& pairs, int device, Gr
 
 }  // namespace
 
-Status Partitions::find(int rank, const Partition& sizes, const RankPartition** out) {
-    const std::tuple key(rank, sizes.dispatch_units, sizes.compute_units);
+Status Partitions::find(int rank, const Partition& sizes, SmPlacement placement,
+                        const RankPartition** out) {
+    const std::tuple key(rank, sizes.dispatch_units, sizes.compute_units, placement);
     const auto found = made_.find(key);
     if (found != made_.end()) {
         *out = found->second.get();
@@ -40,8 +41,8 @@ Status Partitions::find(int rank, const Partition& sizes, const RankPartition** 
                 fmt::format("{} ranks of {} + {} SMs need {} SM pairs, the driver gives {}",
                             num_ranks_, sizes.dispatch_units, sizes.compute_units, needed, pairs)};
     }
-    const std::vector<PairShare> shares =
-        share_pairs(map->pairs, num_ranks_, sizes.dispatch_units / 2, sizes.compute_units / 2);
+    const std::vector<PairShare> shares = share_pairs(
+        map->pairs, {num_ranks_, sizes.dispatch_units / 2, sizes.compute_units / 2}, placement);
     const PairShare& share = shares[static_cast<std::size_t>(rank)];
     auto made = std::make_unique<RankPartition>();
     GCMOE_RETURN_IF_ERROR(

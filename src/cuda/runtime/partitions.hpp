@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cuda/runtime/green_context.hpp"
+#include "gcmoe/operator.hpp"
 #include "gcmoe/partition.hpp"
 
 namespace gcmoe::cuda::runtime {
@@ -21,17 +22,17 @@ struct RankPartition {
     std::vector<int> compute_sms;
 };
 
-// Makes them once per (rank, sizes): plans and workspaces share them.
+// Makes them once per (rank, sizes, placement): plans and workspaces share them.
 class Partitions {
   public:
     Partitions(int device, int num_ranks) : device_(device), num_ranks_(num_ranks) {}
     // Sizes were checked against the share. Errors: kUnsupported, kInternal with values.
-    Status find(int rank, const Partition& sizes, const RankPartition** out);
+    Status find(int rank, const Partition& sizes, SmPlacement placement, const RankPartition** out);
 
   private:
     int device_ = 0;
     int num_ranks_ = 0;
-    std::map<std::tuple<int, int, int>, std::unique_ptr<RankPartition>> made_;
+    std::map<std::tuple<int, int, int, SmPlacement>, std::unique_ptr<RankPartition>> made_;
 };
 
 }  // namespace gcmoe::cuda::runtime

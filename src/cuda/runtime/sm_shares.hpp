@@ -3,6 +3,8 @@
 
 #include <vector>
 
+#include "gcmoe/operator.hpp"
+
 namespace gcmoe::cuda::runtime {
 
 // Two SMs that the driver hands out together.
@@ -17,11 +19,20 @@ struct PairShare {
     std::vector<int> compute;
 };
 
-// The pairs of every rank. Ranks get equally many, dealt out round robin over the GPCs; of a rank's
-// pairs, those of the communication partition are taken one by one from the GPC that has most left,
-// so that the compute partition loses as evenly as can be (a block taken from one GPC costs up to
-// 10 % of the memory speed). dispatch_pairs + compute_pairs of all ranks fit.
-std::vector<PairShare> share_pairs(const std::vector<SmPair>& pairs, int num_ranks,
-                                   int dispatch_pairs, int compute_pairs);
+// What every rank gets.
+struct ShareSizes {
+    int num_ranks = 1;
+    int dispatch_pairs = 0;
+    int compute_pairs = 0;
+};
+
+// The pairs of every rank; sizes of all ranks fit.
+// Balanced: dealt out round robin over the GPCs; of a rank's pairs, those of the communication
+// partition are taken one by one from the GPC that has most left, so that the compute partition
+// loses as evenly as can be.
+// In order: as the list has them, rank by rank, dispatch before compute. By GPC: the same of the
+// list sorted by GPC, the largest first.
+std::vector<PairShare> share_pairs(const std::vector<SmPair>& pairs, const ShareSizes& sizes,
+                                   SmPlacement placement);
 
 }  // namespace gcmoe::cuda::runtime
