@@ -22,6 +22,7 @@ struct LayerOptions {
     CombineUnits combine = CombineUnits::kAuto;
     int capacity = 256;  // of each rank
     double deadline_s = 10.0;
+    int trace_events = 0;
 };
 
 class GpuLayer {

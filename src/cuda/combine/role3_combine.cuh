@@ -14,6 +14,7 @@
 #include "cuda/device/gpu_memory.cuh"
 #include "cuda/device/launch_order.cuh"
 #include "cuda/device/unit.cuh"
+#include "cuda/device/unit_log.cuh"
 #include "cuda/ptx/copy.cuh"
 #include "cuda/ptx/sync.cuh"
 #include "numerics/bf16.hpp"
@@ -178,9 +179,20 @@ __device__ __forceinline__ bool wait_rows(const GpuLaunch& gpu, const protocol::
     return ok;
 }
 
+// Thread 0 of a CTA: a step of the real act has ended that did not begin before `begin_ns`.
+template <class Gpu>
+__device__ __forceinline__ void log_step(const Gpu& gpu, const protocol::Launch& launch, Act act,
+                                         const device::LogSite& site, std::uint64_t begin_ns) {
+    if constexpr (device::kKeepsLogs<Gpu>) {
+        if (act == Act::kRehearsal || ptx::thread_idx() != 0) return;
+        device::log_step(&gpu.logs.combine[launch.unit], launch, site, begin_ns);
+    }
+}
+
 // The whole role, or its rehearsal, for the first kThreads threads of one CTA. `failed`: a word in
 // shared memory. Returns false if it left early.
-__device__ __forceinline__ bool run_role3(const GpuLaunch& gpu, const Unit& unit, Act act,
+template <class Gpu>
+__device__ __forceinline__ bool run_role3(const Gpu& gpu, const Unit& unit, Act act,
                                           std::uint32_t* failed) {
     const std::uint32_t thread = ptx::thread_idx();
     const layout::RankMemory& memory = gpu.memory;
@@ -189,12 +201,15 @@ __device__ __forceinline__ bool run_role3(const GpuLaunch& gpu, const Unit& unit
     protocol::Launch launch;
     const bool begun = protocol::begin_launch<GpuMemory>(memory, Role::kCombine, unit.idx,
                                                          device::wait_limit(gpu), &launch);
+    const std::uint64_t begin_ns = device::log_clock(gpu);
     if (!begun || (act == Act::kReal && !wait_rows(gpu, launch))) *failed = 1;
     role_barrier();
     if (*failed != 0) return false;
+    log_step(gpu, launch, act, {.kind = trace::Kind::kWait, .signal = Signal::kDone}, begin_ns);
     combine_tokens(gpu, unit, launch.num_tokens, act);
     role_barrier();
     if (act == Act::kRehearsal) return true;
+    log_step(gpu, launch, act, {trace::Kind::kCombine}, begin_ns);
     if (thread == 0 && !finish(gpu, unit, launch)) *failed = 1;
     role_barrier();
     return *failed == 0;
