@@ -21,7 +21,7 @@ OWN, FLOOR, COPY = "#c0392b", "#222222", "#888888"
 PEER_COLOURS = ("#2f6fb3", "#2e8b57", "#e08214", "#7a5195")
 # First words of the variants' names -> the ablation that they belong to.
 ABLATIONS = {"dispatch": "partition", "no": "overlap", "serial": "overlap", "combine": "combine",
-             "shared": "shared", "eager": "launch"}
+             "shared": "shared", "eager": "launch", "traced": "trace"}
 
 
 def new_figure(plt, rows, title):

@@ -96,7 +96,7 @@ class BenchCommandTest(Folder):
             return [p["variant"] for p in points if p["kind"] == "layer"]
 
         everything = []
-        for name in ("partition", "overlap", "combine", "shared", "launch"):
+        for name in ("partition", "overlap", "combine", "shared", "launch", "trace"):
             some = variants(name)
             self.assertEqual(some[0], "default")
             self.assertGreaterEqual(len(some), 2)

@@ -22,6 +22,7 @@ constexpr int kMostSeeds = 100;
 constexpr int kMostLaunches = 100000;
 constexpr int kMostFlushMib = 16384;
 constexpr int kMostSms = 1024;
+constexpr int kTraceEvents = 16384;  // as gcmoe trace
 // Rows an expert may have in a loop: what src/cuda/measure/stream_loop.hpp has kernels for.
 constexpr int kLoopRows[] = {8, 16, 24, 32, 48, 64};
 constexpr const char* kAllLoopRows = "8,16,24,32,48,64";
@@ -29,8 +30,8 @@ constexpr const char* kAllLoopSms = "112,116,124,132";
 
 // The ablations: a name, and the variants beside the default.
 const std::vector<std::string>& ablation_names() {
-    static const std::vector<std::string> names = {"partition", "overlap", "combine", "shared",
-                                                   "launch"};
+    static const std::vector<std::string> names = {"partition", "overlap", "combine",
+                                                   "shared",    "launch",  "trace"};
     return names;
 }
 
@@ -72,6 +73,8 @@ void add_variants(const std::string& ablation, const BenchVariant& base,
             v->plan.combine = CombineUnits::kCompute;
         });
         add("shared-apart", [](Variant v) { v->shared = SharedForm::kApart; });
+    } else if (ablation == "trace") {
+        add("traced", [](Variant v) { v->trace_events = kTraceEvents; });
     } else {
         add("eager", [](Variant v) { v->launch_mode = LaunchMode::kEager; });
     }
@@ -156,6 +159,7 @@ Status choose_base(const BenchOptions& options, BenchVariant* base) {
     GCMOE_RETURN_IF_ERROR(parse_launch_mode(options.gpu, &base->launch_mode));
     GCMOE_RETURN_IF_ERROR(parse_shared_experts(options.gpu, &base->plan.shared_experts));
     GCMOE_RETURN_IF_ERROR(parse_combine(options.gpu, &base->plan.combine));
+    if (!options.trace_path.empty()) base->trace_events = kTraceEvents;
     for (const SharedForm form : {SharedForm::kNone, SharedForm::kFused, SharedForm::kApart}) {
         base->shared = form;
         if (options.shared == shared_form_name(form)) return {};
@@ -175,7 +179,8 @@ Status choose_protocol(const BenchOptions& options, BenchPlan* out) {
 Status check_floors_alone(const BenchOptions& options) {
     if (!options.floors_only) return {};
     for (const auto& [option, is_given] :
-         {std::pair("--verify", options.verify), std::pair("--sustained", options.sustained)}) {
+         {std::pair("--verify", options.verify), std::pair("--sustained", options.sustained),
+          std::pair("--trace", !options.trace_path.empty())}) {
         if (!is_given) continue;
         return option_error("--floors-only", "",
                             fmt::format("contradicts {}: nothing runs", option));
@@ -193,6 +198,7 @@ Status check_loop_alone(const BenchOptions& options) {
     for (const auto& [option, is_given] :
          {std::pair("--floors-only", options.floors_only), std::pair("--verify", options.verify),
           std::pair("--sustained", options.sustained), std::pair("--roles", options.roles),
+          std::pair("--trace", !options.trace_path.empty()),
           std::pair("--ablation", !options.ablation.empty()),
           std::pair("--protocol", options.protocol != "decode"),
           std::pair("--shared", options.shared != "none")}) {
@@ -201,6 +207,17 @@ Status check_loop_alone(const BenchOptions& options) {
                             fmt::format("contradicts {}: only main loops run", option));
     }
     return {};
+}
+
+// A file holds the launches of one point.
+Status check_trace(const BenchOptions& options, const BenchPlan& plan) {
+    if (options.trace_path.empty()) return {};
+    const std::size_t points = plan.models.size() * plan.tokens.size() * plan.variants.size();
+    if (points == 1) return {};
+    return option_error("--trace", options.trace_path,
+                        fmt::format("{} points, and a trace is of one: name one --model and one "
+                                    "number of --tokens, and leave out --ablation",
+                                    points));
 }
 
 Status choose_loops(const BenchOptions& options, BenchPlan* out) {
@@ -256,7 +273,7 @@ void add_measuring_options(CLI::App& command, BenchOptions* options) {
              "Compare one launch of everything with the serial mode first, bit for bit");
     add("--ablation", &options->ablation, "NAME",
         "Also other ways to run, in turns with the default: partition, overlap, combine, shared, "
-        "launch, all");
+        "launch, trace, all");
     add_flag("--floors-only", &options->floors_only,
              "Count touched experts and floors, measure nothing: needs no GPU");
     add_flag("--loop", &options->loop,
@@ -304,6 +321,12 @@ void add_bench_options(CLI::App& command, BenchOptions* options) {
         .add_flag("--roles", options->roles,
                   "Print when the roles of the last launch began and ended, too")
         ->group(group);
+    command
+        .add_option("--trace", options->trace_path,
+                    "Write what every unit did in the launches of the median seed: one model, one "
+                    "number of tokens (docs/trace.md)")
+        ->type_name("FILE.json")
+        ->group(group);
     add_console_options(command, &options->console);
 }
 
@@ -317,6 +340,7 @@ Status make_bench_plan(const BenchOptions& options, BenchPlan* out) {
     GCMOE_RETURN_IF_ERROR(choose_models(options, out));
     GCMOE_RETURN_IF_ERROR(
         choose_numbers("--tokens", options.tokens, {1, kMostTokens}, &out->tokens));
+    GCMOE_RETURN_IF_ERROR(check_trace(options, *out));
     GCMOE_RETURN_IF_ERROR(choose_loops(options, out));
     GCMOE_RETURN_IF_ERROR(choose_protocol(options, out));
     out->seeds = options.seeds;

@@ -38,6 +38,7 @@ struct BenchOptions {
     std::string loop_rows;  // empty: all that there are
     std::string loop_sms;   // empty: 112,116,124,132
     bool roles = false;
+    std::string trace_path;  // empty = no trace
     std::string out_path;
     bool force = false;
 };
@@ -58,6 +59,7 @@ struct BenchVariant {
     PlanOptions plan;
     LaunchMode launch_mode = LaunchMode::kGraph;
     SharedForm shared = SharedForm::kNone;
+    int trace_events = 0;  // of a unit
 };
 
 // What the words stand for.
