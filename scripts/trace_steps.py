@@ -4,7 +4,8 @@
   scripts/trace_steps.py TRACE.json [--last N] [--rank R] [--json]
 
 Microseconds since the launch's earliest event on the rank. A step that several units take has its
-first, median and last unit. Without --last all launches of the file count.
+first, median and last unit. Then, for each role, how long a track (a CTA; of role 1 a warp) was
+at which event between its first and its last. Without --last all launches of the file count.
 Exit status 2: the file is no trace of a GPU, with the reason.
 """
 
@@ -104,26 +105,26 @@ def steps_of(launches):
     return rows
 
 
-def shares(launches):
-    """{role: (busy, waiting)}: shares of the time from its first event to its last, mean."""
-    out = {}
-    for role in ("role 1", "role 2", "role 3", "role 4"):
-        busy, waiting, whole = 0.0, 0.0, 0.0
-        for launch in launches:
-            events = [(event["tid"], event) for name, _, event in launch if name == role]
-            if not events:
-                continue
-            begin = min(event["ts"] for _, event in events)
-            end = max(event["ts"] + event["dur"] for _, event in events)
-            whole += (end - begin) * len({tid for tid, _ in events})
-            for _, event in events:
-                if event["args"]["kind"] == "wait":
-                    waiting += event["dur"]
-                else:
-                    busy += event["dur"]
-        if whole > 0:
-            out[role] = (busy / whole, waiting / whole)
-    return out
+def times_by_event(launches):
+    """{role: {event name: microseconds a track}}: from a track's first event to its last, "" = no
+    event; medians over the launches."""
+    found = {}
+    for launch in launches:
+        tracks = {}
+        for role, _, event in launch:
+            tracks.setdefault(role, {}).setdefault(event["tid"], []).append(event)
+        for role, of_role in tracks.items():
+            sums = {"": 0.0}
+            for events in of_role.values():
+                begin = min(event["ts"] for event in events)
+                end = max(event["ts"] + event["dur"] for event in events)
+                sums[""] += end - begin - sum(event["dur"] for event in events)
+                for event in events:
+                    sums[event["name"]] = sums.get(event["name"], 0.0) + event["dur"]
+            for name, time in sums.items():
+                found.setdefault(role, {}).setdefault(name, []).append(time / len(of_role))
+    return {role: {name: statistics.median(times) for name, times in names.items()}
+            for role, names in sorted(found.items())}
 
 
 def main():
@@ -141,19 +142,20 @@ def main():
         print(f"trace_steps.py: {options.trace}: {error}", file=sys.stderr)
         return 2
     launches = [found[generation] for generation in sorted(found)][-(options.last or 0):]
-    rows, parts = steps_of(launches), shares(launches)
+    rows, parts = steps_of(launches), times_by_event(launches)
     if options.json:
         print(json.dumps({"launches": len(launches), "dropped_events": dropped, "steps": rows,
-                          "shares": {role: {"busy": busy, "waiting": waiting}
-                                     for role, (busy, waiting) in parts.items()}}, indent=1))
+                          "us_a_track": parts}, indent=1))
         return 0
     print(f"{len(launches)} launches, {dropped} events did not fit; us since the first event")
     print(f"{'step':38}{'units':>6}{'first':>8}{'median':>8}{'last':>8}")
     for row in rows:
         print(f"{row['step']:38}{row['units']:6}{row['first']:8.1f}{row['median']:8.1f}"
               f"{row['last']:8.1f}")
-    for role, (busy, waiting) in parts.items():
-        print(f"{role}: busy {100 * busy:.1f} %, waiting {100 * waiting:.1f} %")
+    for role, names in parts.items():
+        print(f"{role}, us a track:")
+        for name, time in sorted(names.items(), key=lambda item: -item[1]):
+            print(f"  {name or 'no event':36}{time:8.1f}")
     return 0
 
 

@@ -251,7 +251,10 @@ class TraceTest(unittest.TestCase):
         last = steps["role 2: last second GEMM ended"]
         self.assertEqual((last["units"], last["first"], last["last"]), (8, 32, 32 + 7 / 8))
         self.assertEqual(steps["role 3: sums written"]["last"], 43)
-        self.assertAlmostEqual(report["shares"]["role 3"]["waiting"], 1 / 3)
+        parts = report["us_a_track"]
+        self.assertEqual(parts["role 3"], {"": 0.0, "wait done": 1.0, "combine": 2.0})
+        # From 6.5 to 10 + unit / 8.
+        self.assertAlmostEqual(parts["role 2"][""], 3.5 + 7 / 16)
         result = call(sys.executable, STEPS, path, "--last", "1", "--json")
         steps = {step["step"]: step for step in json.loads(result.stdout)["steps"]}
         self.assertEqual(steps["role 2: last second GEMM ended"]["first"], 33)
