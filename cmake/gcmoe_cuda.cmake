@@ -100,7 +100,8 @@ if(gpu_test_sources)
     find_package(GTest REQUIRED)
     include(GoogleTest)
     add_executable(test_cuda
-        ${gpu_test_sources} "${PROJECT_SOURCE_DIR}/tests/support/virtual_layer.cpp")
+        ${gpu_test_sources} "${PROJECT_SOURCE_DIR}/tests/support/trace_checks.cpp"
+        "${PROJECT_SOURCE_DIR}/tests/support/virtual_layer.cpp")
     target_include_directories(test_cuda PRIVATE
         ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
     target_compile_options(test_cuda PRIVATE

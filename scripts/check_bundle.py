@@ -18,7 +18,7 @@ import source_tree
 
 MAX_BYTES = 40 * 1024 * 1024
 PROGRAMS = ("bin/gcmoe", "bin/test_cuda", "bin/libgcmoe_torch_probe.so", "scripts/gpu/suite",
-            "scripts/gpu/bench", "scripts/gpu/profile")
+            "scripts/gpu/bench", "scripts/gpu/profile", "scripts/gpu/sanitize")
 FILES = ("scripts/gpu/common.sh", "scripts/torch_capture.py", "scripts/bench_table.py",
          "scripts/bench_data.py", "bench/results/peers-h200.jsonl",
          "bench/results/targets-h200.jsonl", "suites/routed.csv", "suites/shared.csv")

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Draws a trace of `gcmoe trace` as an SVG picture; needs nothing but Python.
 
-  scripts/render_trace.py TRACE.json [--out PICTURE.svg] [--generation N] [--width PIXELS]
+  scripts/render_trace.py TRACE.json [--out PICTURE.svg] [--generation N|last] [--width PIXELS]
 
 One row per unit, ranks below each other, time to the right. Waits are pale, work has one colour a
-kind. Without --out the picture goes to stdout; without --generation all launches are drawn.
+kind. Of more than 48 rows (a GPU's) the picture is dense: warps share their unit's row, rows are as
+low as they must be, and nothing says what a rectangle stands for but its colour. Without --out the
+picture goes to stdout; without --generation all launches are drawn.
 Exit status 2: the file is no trace, or the picture cannot be written, with the reason.
 """
 
@@ -16,7 +18,10 @@ from html import escape
 
 # kind -> (class, fill, what the legend says)
 KINDS = {
+    "begin": ("k9", "#8d6e63", "a CTA begins"),
+    "count": ("k10", "#b39ddb", "role 1: counts its slots"),
     "route": ("k0", "#7a5195", "role 1: accounts"),
+    "receive": ("k11", "#e377c2", "role 1: receives counts"),
     "fill": ("k1", "#2f6fb3", "role 1: fills a block"),
     "first GEMM": ("k2", "#2e8b57", "role 2: first GEMM"),
     "requantise": ("k3", "#9ccc65", "role 2: requantise"),
@@ -29,6 +34,10 @@ KINDS = {
 LEFT, RIGHT, TOP, ROW, GAP, RANK_GAP = 118, 16, 34, 16, 3, 10
 LEGEND_ROW, LEGEND_COLUMNS = 16, 3
 SMALLEST = 0.5  # pixels: no event disappears
+MOST_ROWS = 48  # of a picture that is not dense
+# Dense pictures: pixels that the units of a role share, by what their names begin with.
+GROUP_HEIGHTS = {"role 1": 110, "role 2": 380}
+OTHER_HEIGHT, MOST_ROW, LEAST_ROW, GROUP_GAP = 130, 12.0, 1.0, 6
 
 
 class NoTrace(Exception):
@@ -41,6 +50,9 @@ def load(path, generation):
         with open(path, encoding="utf-8") as file:
             data = json.load(file)
         names, ranks, spans = {}, {}, []
+        if generation == "last":
+            generation = max((event["args"]["generation"] for event in data["traceEvents"]
+                              if event["ph"] == "X"), default=None)
         for event in data["traceEvents"]:
             key = (event["pid"], event["tid"])
             if event["name"] == "process_name":
@@ -78,6 +90,48 @@ def rows_of(units):
         places[key], last = y, key[0]
         y += ROW
     return places, labels, y
+
+
+def group_of(name):
+    """(role words, number) of a unit, without its warp."""
+    role, _, number = name.partition(" warp ")[0].rpartition(" unit ")
+    return role, int(number)
+
+
+def dense_rows_of(units):
+    """The same as rows_of, and {key: height}; tracks of one unit share a row."""
+    groups = {}
+    for key in sorted(units):
+        role, number = group_of(units[key][1])
+        groups.setdefault((key[0], role), {}).setdefault(number, []).append(key)
+    places, heights, labels, y, last = {}, {}, [], float(TOP), None
+    for (rank, role), rows in groups.items():
+        if last is not None:
+            y += GROUP_GAP if rank == last else RANK_GAP
+        name = units[next(iter(rows.values()))[0]][0] if rank != last else ""
+        labels.append((y, name, f"{role}: {len(rows)} unit{'s' if len(rows) > 1 else ''}"))
+        height = GROUP_HEIGHTS.get(role, OTHER_HEIGHT) / len(rows)
+        height = min(MOST_ROW, max(LEAST_ROW, height))
+        for number in sorted(rows):
+            for key in rows[number]:
+                places[key], heights[key] = y, height
+            y += height
+        y, last = max(y, labels[-1][0] + 12), rank
+    return places, heights, labels, y
+
+
+def dense_shapes(spans, places, heights, origin, scale):
+    """One path a kind, waits first."""
+    paths = {}
+    for key, begin, stop, event in spans:
+        kind = event["args"]["kind"]
+        x, length = LEFT + (begin - origin) * scale, max((stop - begin) * scale, SMALLEST)
+        height = heights[key] * (0.5 if kind == "wait" else 0.9)
+        y = places[key] + (heights[key] - height) / 2
+        box = f"M{x:.1f} {y:.1f}h{length:.1f}v{height:.1f}h-{length:.1f}z"
+        paths.setdefault(kind, []).append(box)
+    for kind in sorted(paths, key=lambda kind: kind != "wait"):
+        yield f'<path class="{KINDS[kind][0]}" d="{"".join(paths[kind])}"/>'
 
 
 def tick_step(span_us):
@@ -122,9 +176,45 @@ def style():
             f".b{{fill:#f6f6f6}}.t{{stroke:#bbb;stroke-width:.5}}{fills}</style>")
 
 
+def rows(units, places, labels, width):
+    """Background and name of every unit."""
+    for key, y in places.items():
+        yield f'<rect class="b" x="{LEFT}" y="{y}" width="{width - LEFT - RIGHT}" height="{ROW}"/>'
+        yield f'<text x="{LEFT - 8}" y="{y + 12}" text-anchor="end">{escape(units[key][1])}</text>'
+    for y, name in labels:
+        yield f'<text class="h" x="6" y="{y + 12}">{escape(name.replace("rank ", "r"))}</text>'
+
+
+def dense_rows(places, heights, labels, width):
+    """Background and name of every role."""
+    ends = [y for y, _, _ in labels[1:]] + [max(y + heights[key] for key, y in places.items())]
+    for (y, rank, name), end in zip(labels, ends):
+        yield (f'<rect class="b" x="{LEFT}" y="{y:.1f}" width="{width - LEFT - RIGHT}" '
+               f'height="{end - y:.1f}"/>')
+        yield f'<text x="{LEFT - 8}" y="{y + 10:.1f}" text-anchor="end">{escape(name)}</text>'
+        yield f'<text class="h" x="6" y="{y + 10:.1f}">{escape(rank.replace("rank ", "r"))}</text>'
+
+
+def shapes(spans, places, origin, scale):
+    """A rectangle an event. Waits first: a task that is too narrow for its place stays visible."""
+    work_last = sorted(spans, key=lambda span: span[3]["args"]["kind"] != "wait")
+    for key, begin, stop, event in work_last:
+        kind = event["args"]["kind"]
+        x, length = LEFT + (begin - origin) * scale, max((stop - begin) * scale, SMALLEST)
+        inset = 5 if kind == "wait" else 1
+        yield (f'<rect class="{KINDS[kind][0]}" x="{x:.1f}" y="{places[key] + inset}" '
+               f'width="{length:.1f}" height="{ROW - 2 * inset}">'
+               f"<title>{escape(tooltip(event))}</title></rect>")
+
+
 def render(title, units, spans, dropped, width):
     """The picture's lines."""
-    places, labels, bottom = rows_of(units)
+    dense = len(units) > MOST_ROWS
+    if dense:
+        places, heights, labels, bottom = dense_rows_of(units)
+        bottom = round(bottom)
+    else:
+        places, labels, bottom = rows_of(units)
     origin = min((begin for _, begin, _, _ in spans), default=0.0)
     end = max((stop for _, _, stop, _ in spans), default=1.0)
     end = max(end, origin + 1e-3)
@@ -138,21 +228,14 @@ def render(title, units, spans, dropped, width):
     yield '<rect width="100%" height="100%" fill="#fff"/>'
     missing = f"; {dropped} events did not fit and are missing" if dropped else ""
     yield f'<text class="h" x="{LEFT}" y="16">{escape(title + missing)}</text>'
-    for key, y in places.items():
-        yield f'<rect class="b" x="{LEFT}" y="{y}" width="{width - LEFT - RIGHT}" height="{ROW}"/>'
-        yield f'<text x="{LEFT - 8}" y="{y + 12}" text-anchor="end">{escape(units[key][1])}</text>'
-    for y, name in labels:
-        yield f'<text class="h" x="6" y="{y + 12}">{escape(name.replace("rank ", "r"))}</text>'
-    yield from axis(origin, end, scale, bottom)
-    # Waits first: a task that is too narrow for its place stays visible.
-    work_last = sorted(spans, key=lambda span: span[3]["args"]["kind"] != "wait")
-    for key, begin, stop, event in work_last:
-        kind = event["args"]["kind"]
-        x, length = LEFT + (begin - origin) * scale, max((stop - begin) * scale, SMALLEST)
-        inset = 5 if kind == "wait" else 1
-        yield (f'<rect class="{KINDS[kind][0]}" x="{x:.1f}" y="{places[key] + inset}" '
-               f'width="{length:.1f}" height="{ROW - 2 * inset}">'
-               f"<title>{escape(tooltip(event))}</title></rect>")
+    if dense:
+        yield from dense_rows(places, heights, labels, width)
+        yield from axis(origin, end, scale, bottom)
+        yield from dense_shapes(spans, places, heights, origin, scale)
+    else:
+        yield from rows(units, places, labels, width)
+        yield from axis(origin, end, scale, bottom)
+        yield from shapes(spans, places, origin, scale)
     yield from legend(kinds, bottom + 24, width)
     yield "</svg>"
 
@@ -177,11 +260,15 @@ def write(picture, out, trace):
     return 0
 
 
+def generation_of(text):
+    return text if text == "last" else int(text)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("trace", help="what `gcmoe trace` or `gcmoe run --trace` wrote")
     parser.add_argument("--out", help="the SVG file (stdout)")
-    parser.add_argument("--generation", type=int, help="one launch only")
+    parser.add_argument("--generation", type=generation_of, help="one launch only: N, or last")
     parser.add_argument("--width", type=int, default=1200, help="pixels (1200)")
     options = parser.parse_args()
     if options.width < 400:

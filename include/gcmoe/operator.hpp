@@ -92,7 +92,7 @@ struct OperatorOptions {
     StartState start;
     bool capture = false;  // keep second-GEMM inputs so that a judge can read them
     bool poison = false;   // fill ring, combine and unused memory with 0xFF at creation
-    int trace_events = 0;  // CPU: most events that a unit keeps for Operator::trace_json; 0 = none
+    int trace_events = 0;  // most events that a unit keeps for Operator::trace_json; 0 = none
 };
 
 // Where the caller puts a launch's inputs: this rank's symmetric memory (GPU: device memory; the

@@ -107,9 +107,9 @@ class RankBackend {
     [[nodiscard]] virtual LaunchTimes times() = 0;
     // Where the last launch's units ran; empty where units are not tied to places (CPU).
     [[nodiscard]] virtual Placement placement() = 0;
-    // Adds what the rank's units have recorded since creation; a backend that records nothing adds
-    // nothing (op/validate refuses trace_events there). Callers: no launch is open.
-    virtual void append_trace(trace::Trace* /*out*/) {}
+    // Adds what the rank's units have recorded since creation; nothing without trace_events.
+    // Callers: no launch is open.
+    virtual void append_trace(trace::Trace* out) = 0;
     [[nodiscard]] virtual layout::RankMemory memory(int plan_idx) const = 0;
 
   private:

@@ -48,8 +48,9 @@ void CpuRank::append_trace(trace::Trace* out) {
         const trace::UnitLog& log = logs_[unit];
         trace::Track track;
         track.rank = setup_.rank;
-        track.is_dispatch = unit < most_dispatch_;
-        track.unit = static_cast<int>(track.is_dispatch ? unit : unit - most_dispatch_);
+        const bool is_dispatch = unit < most_dispatch_;
+        track.roles = is_dispatch ? trace::UnitRoles::kRole1 : trace::UnitRoles::kRoles23;
+        track.unit = static_cast<int>(is_dispatch ? unit : unit - most_dispatch_);
         track.events.assign(log.events, log.events + log.num_events);
         track.num_dropped = log.num_dropped;
         out->tracks.push_back(std::move(track));

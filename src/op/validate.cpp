@@ -141,11 +141,6 @@ Status validate_options(const Shape& shape, const OperatorOptions& options) {
         return bad(fmt::format("trace_events = {} must be in 0..{} (32 bytes each, every unit)",
                                options.trace_events, kMaxTraceEvents));
     }
-    if (options.trace_events != 0 && options.backend != "cpu") {
-        return {Code::kUnsupported,
-                fmt::format("trace_events = {}: backend '{}' records no events yet; cpu does",
-                            options.trace_events, options.backend)};
-    }
     GCMOE_RETURN_IF_ERROR(check_known("index_type", static_cast<int>(options.index_type),
                                       static_cast<int>(IndexType::kInt64)));
     std::set<std::string> names;

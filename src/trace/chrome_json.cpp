@@ -24,8 +24,19 @@ std::string quoted(const std::string& text) {
     return out + "\"";
 }
 
-// Units of role 1 first, then those of roles 2 and 3.
-int thread_of(const Track& track) { return (track.is_dispatch ? 0 : 1000) + track.unit; }
+// Units of role 1 first, then the other roles'; a unit's warps stand together.
+int thread_of(const Track& track) {
+    constexpr int kMostUnits = 1000;
+    constexpr int kMostWarps = 33;  // and the whole unit
+    const int unit = static_cast<int>(track.roles) * kMostUnits + track.unit;
+    return unit * kMostWarps + track.warp + 1;
+}
+
+std::string name_of(const Track& track) {
+    std::string name = fmt::format("{} unit {}", unit_roles_name(track.roles), track.unit);
+    if (track.warp >= 0) name += fmt::format(" warp {}", track.warp);
+    return name;
+}
 
 void append_names(const Trace& trace, std::string* out) {
     const auto name = [out](const char* what, int rank, int thread, const std::string& text) {
@@ -39,8 +50,7 @@ void append_names(const Trace& trace, std::string* out) {
         if (ranks.insert(track.rank).second) {
             name("process_name", track.rank, 0, fmt::format("rank {}", track.rank));
         }
-        name("thread_name", track.rank, thread_of(track),
-             fmt::format("{} unit {}", track.is_dispatch ? "role 1" : "roles 2, 3", track.unit));
+        name("thread_name", track.rank, thread_of(track), name_of(track));
     }
 }
 

@@ -1,6 +1,6 @@
 // One event format for all backends: what a unit did, on what, from when to when. Units append to
-// buffers of their own; nobody locks. A GPU's units do the same in device memory, and the host
-// copies the buffers out.
+// buffers of their own; nobody locks. A GPU's units, and each warp of its role 1, do the same in
+// device memory, and the host copies the buffers out.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,10 @@ namespace gcmoe::trace {
 // it waits for room for its outputs.
 enum class Kind : std::uint8_t {
     kWait,          // for a signal that was not ready at the first look
-    kRoute,         // role 1's accounts: task 0 counts and publishes, task 1 publishes blocks
+    kBegin,         // a CTA's start, until it knows its launch
+    kCount,         // role 1 counts its tokens' slots
+    kRoute,         // role 1's accounts: task 0 ends with counts published, task 1 with blocks
+    kReceive,       // everybody's counts, the wait for them included
     kFill,          // rows of one block into the ring; role 1's units share a block
     kFirstGemm,     // gate, up and SwiGLU of 128 columns
     kRequantise,    // the same columns, FP8, into the ring
@@ -23,7 +26,7 @@ enum class Kind : std::uint8_t {
     kSharedSecond,  // its second GEMM
     kCombine,       // sums of all tokens of the unit
 };
-inline constexpr int kNumKinds = 9;
+inline constexpr int kNumKinds = 12;
 
 inline constexpr std::uint32_t kNoBlock = 0xFFFFFFFFU;
 inline constexpr std::uint16_t kNoIndex = 0xFFFFU;

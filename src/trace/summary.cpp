@@ -13,7 +13,8 @@ using Span = std::pair<std::uint64_t, std::uint64_t>;
 // One role on one rank.
 struct RoleOnRank {
     Span span{~std::uint64_t{0}, 0};
-    std::set<std::pair<bool, int>> units;
+    std::set<std::pair<UnitRoles, int>> units;
+    std::set<const Track*> tracks;
     std::uint64_t num_events = 0;
     std::uint64_t busy_ns = 0;
     std::uint64_t wait_ns = 0;
@@ -21,12 +22,13 @@ struct RoleOnRank {
     void add(const Track& track, const Event& event) {
         span.first = std::min(span.first, event.begin_ns);
         span.second = std::max(span.second, event.end_ns);
-        units.insert({track.is_dispatch, track.unit});
+        units.insert({track.roles, track.unit});
+        tracks.insert(&track);
         ++num_events;
         (event.kind == Kind::kWait ? wait_ns : busy_ns) += event.end_ns - event.begin_ns;
     }
-    [[nodiscard]] std::uint64_t unit_ns() const {
-        return (span.second - span.first) * units.size();
+    [[nodiscard]] std::uint64_t track_ns() const {
+        return (span.second - span.first) * tracks.size();
     }
 };
 
@@ -46,7 +48,8 @@ RoleShare add_ranks(int role, const std::map<std::pair<int, int>, RoleOnRank>& p
         sum.num_events += part.num_events;
         busy += part.busy_ns;
         waiting += part.wait_ns;
-        whole += part.unit_ns();
+        whole += part.track_ns();
+        sum.num_tracks += static_cast<int>(part.tracks.size());
     }
     sum.busy = share(busy, whole);
     sum.waiting = share(waiting, whole);

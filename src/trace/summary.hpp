@@ -8,15 +8,16 @@
 
 namespace gcmoe::trace {
 
-// One role on all ranks. Shares are of the role's unit time: for each unit that recorded anything
-// for the role, from the role's first event on that rank to its last.
+// One role on all ranks. Shares are of the role's unit time: for each track with anything of the
+// role, from the role's first event on that rank to its last.
 struct RoleShare {
     int role = 0;  // 1..4
     int num_units = 0;
+    int num_tracks = 0;  // more than units where warps record
     std::uint64_t num_events = 0;
     double busy = 0;  // tasks
     double waiting = 0;
-    double unit_us = 0;  // sum over units
+    double unit_us = 0;  // sum over tracks
 };
 
 struct LongWait {

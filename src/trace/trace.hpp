@@ -8,11 +8,18 @@
 
 namespace gcmoe::trace {
 
-// One unit's events, in the order in which it made them.
+// Which roles a unit runs: a CPU's worker two in turn, a GPU's CTA one.
+enum class UnitRoles : std::uint8_t { kRole1, kRoles23, kRole2, kRole3, kRole4 };
+
+[[nodiscard]] const char* unit_roles_name(UnitRoles roles);
+
+// One unit's events, in the order in which it made them. Units that work on several things at once
+// have a track for each warp.
 struct Track {
     int rank = 0;
+    UnitRoles roles = UnitRoles::kRole1;
     int unit = 0;
-    bool is_dispatch = false;  // a unit of the communication partition: role 1 (4); else roles 2, 3
+    int warp = -1;  // -1 = the whole unit
     std::vector<Event> events;
     std::uint64_t num_dropped = 0;
 };
@@ -20,6 +27,7 @@ struct Track {
 struct Trace {
     std::vector<Track> tracks;
 
+    [[nodiscard]] std::uint64_t num_units() const;
     [[nodiscard]] std::uint64_t num_events() const;
     [[nodiscard]] std::uint64_t num_dropped() const;
 };

@@ -101,7 +101,7 @@ class BenchCommandTest(Folder):
 
         everything = []
         for name in ("partition", "placement", "overlap", "combine", "shared", "launch", "closing",
-                     "decode"):
+                     "decode", "trace"):
             some = variants(name)
             self.assertEqual(some[0], "default")
             self.assertGreaterEqual(len(some), 2)

@@ -306,6 +306,23 @@ TEST_F(GpuBenchTest, JsonOfAMeasuredPoint) {
 }
 
 // A plan that the backend refuses is refused by the option's name before anything runs.
+// With logs: the trace of the median seed, all of its launches.
+TEST_F(GpuBenchTest, ATracedPointHasItsTrace) {
+    plan_.variants.push_back(plan_.variants.front());
+    plan_.variants.back().name = "traced";
+    plan_.variants.back().trace_events = 4096;
+    const std::vector<BenchPoint> points = measure(3);
+    ASSERT_EQ(points.size(), 2U);
+    EXPECT_EQ(points[0].trace.num_events(), 0U);
+    const trace::Trace& trace = points[1].trace;
+    EXPECT_EQ(trace.num_dropped(), 0U);
+    std::set<std::uint32_t> generations;
+    for (const trace::Track& track : trace.tracks) {
+        for (const trace::Event& event : track.events) generations.insert(event.generation);
+    }
+    EXPECT_EQ(generations.size(), 1U + 1U + 3U);  // the first, the warm one, the timed ones
+}
+
 TEST_F(GpuBenchTest, ARefusedPlanIsHandedOn) {
     plan_.variants[0].plan.row_block = 7;
     make();

@@ -101,6 +101,10 @@ SECTIONS = {
         gcmoe bench --loop
         gcmoe bench --loop --verify
         gcmoe bench --loop --floors-only
+        gcmoe bench --trace t.json
+        gcmoe bench --model v4-flash --tokens 8 --ablation trace --trace t.json
+        gcmoe bench --floors-only --trace t.json
+        gcmoe bench --loop --trace t.json
         gcmoe bench --loop --ablation all
         gcmoe bench --loop --protocol paper
         gcmoe bench --loop --shared fused

@@ -51,6 +51,7 @@ GpuLayer::GpuLayer(const Shape& shape, const LayerOptions& options)
     op_options.launch_mode = options.launch_mode;
     op_options.max_tokens = options.capacity;
     op_options.poison = options.poison;
+    op_options.trace_events = options.trace_events;
     op_options.wait_limits = {options.deadline_s, options.deadline_s};
     op_options.plans.resize(1);
     op_options.plans[0].row_block = options.row_block;

@@ -23,6 +23,7 @@ struct LayerOptions {
     SmPlacement placement = SmPlacement::kBalanced;
     int capacity = 256;  // of each rank
     double deadline_s = 10.0;
+    int trace_events = 0;
 };
 
 class GpuLayer {

@@ -10,6 +10,7 @@ using cuda::device::GpuExpert;
 using cuda::device::GpuFp8Matrix;
 using cuda::device::GpuLaunch;
 using cuda::device::GpuMatrix;
+using cuda::device::TracedLaunch;
 
 constexpr std::uint32_t kDispatchUnits = 2;
 constexpr std::uint32_t kComputeUnits = 2;
@@ -93,11 +94,50 @@ void HostRanks::make_launch(int rank) {
     launch.combine_times = launch.compute_times + kComputeUnits;
 }
 
+void HostRanks::record(std::uint32_t events) {
+    constexpr std::uint32_t kDispatch = kDispatchUnits * cuda::device::kDispatchLogs;
+    constexpr std::uint32_t kLogs = kDispatch + kComputeUnits + kDispatchUnits + kComputeUnits;
+    logs_.resize(launches_.size());
+    for (std::size_t r = 0; r < launches_.size(); ++r) {
+        HostLogs& own = logs_[r];
+        own.events.resize(std::size_t{kLogs} * events);
+        own.logs.clear();
+        for (std::size_t i = 0; i < kLogs; ++i) {
+            own.logs.push_back({own.events.data() + i * events, events});
+        }
+        trace::UnitLog* const compute = own.logs.data() + kDispatch;
+        launches_[r].is_traced = 1;
+        launches_[r].logs = {own.logs.data(), compute, compute + kComputeUnits, nullptr};
+    }
+}
+
+trace::Trace HostRanks::trace() const {
+    using trace::UnitRoles;
+    constexpr std::size_t kDispatch = kDispatchUnits * cuda::device::kDispatchLogs;
+    trace::Trace all;
+    for (std::size_t r = 0; r < logs_.size(); ++r) {
+        for (std::size_t i = 0; i < logs_[r].logs.size(); ++i) {
+            const trace::UnitLog& log = logs_[r].logs[i];
+            trace::Track track;
+            track.rank = static_cast<int>(r);
+            track.unit = static_cast<int>(i < kDispatch ? i / cuda::device::kDispatchLogs : i);
+            if (i >= kDispatch) {
+                const bool combines = i >= kDispatch + kComputeUnits;
+                track.roles = combines ? UnitRoles::kRole3 : UnitRoles::kRole2;
+            }
+            track.events.assign(log.events, log.events + log.num_events);
+            track.num_dropped = log.num_dropped;
+            all.tracks.push_back(std::move(track));
+        }
+    }
+    return all;
+}
+
 std::string HostRanks::run() {
     Machine machine;
     const ActivationScale scale = layer_->shape().activation_scale;
     const bool one_grid = combine_on_ == layout::CombineOn::kAll;
-    for (const GpuLaunch& launch : launches_) {
+    for (const TracedLaunch& launch : launches_) {
         if (one_grid) {
             add_one_grid(&machine, launch, scale);
         } else {
@@ -107,12 +147,12 @@ std::string HostRanks::run() {
         }
     }
     machine.run();
-    for (const GpuLaunch& launch : launches_) {
+    for (const TracedLaunch& launch : launches_) {
         if (!launch.memory.plan.combines_by_signals()) add_role3(&machine, launch);
     }
     machine.run();
     std::string failed;
-    for (const GpuLaunch& launch : launches_) {
+    for (const TracedLaunch& launch : launches_) {
         const auto* report = launch.memory.at<StallReport>(launch.memory.local.stall_report);
         if (report->cause != StallCause::kNone) failed += describe(*report) + "\n";
     }

@@ -4,8 +4,8 @@
 namespace gcmoe::host_stub {
 namespace {
 
-template <bool kK32, std::uint32_t kMaxRows>
-void add_instance(Machine* machine, const cuda::device::GpuLaunch& launch) {
+template <bool kK32, std::uint32_t kMaxRows, class Gpu>
+void add_instance(Machine* machine, const Gpu& launch) {
     namespace joint = cuda::joint;
     const std::size_t bytes =
         joint::one_grid_bytes<kMaxRows>(launch.num_experts, launch.memory.heap.num_ranks);
@@ -17,8 +17,8 @@ void add_instance(Machine* machine, const cuda::device::GpuLaunch& launch) {
     }
 }
 
-template <bool kK32>
-void add_for_rows(Machine* machine, const cuda::device::GpuLaunch& launch) {
+template <bool kK32, class Gpu>
+void add_for_rows(Machine* machine, const Gpu& launch) {
     const std::uint32_t row_block = launch.memory.plan.row_block;
     if (row_block <= 16) return add_instance<kK32, 16>(machine, launch);
     if (row_block <= 32) return add_instance<kK32, 32>(machine, launch);
@@ -27,9 +27,12 @@ void add_for_rows(Machine* machine, const cuda::device::GpuLaunch& launch) {
 
 }  // namespace
 
-void add_one_grid(Machine* machine, const cuda::device::GpuLaunch& launch, ActivationScale scale) {
-    scale == ActivationScale::kUe8m0K32 ? add_for_rows<true>(machine, launch)
-                                        : add_for_rows<false>(machine, launch);
+void add_one_grid(Machine* machine, const cuda::device::TracedLaunch& traced,
+                  ActivationScale scale) {
+    as_launched(traced, [&](const auto& launch) {
+        scale == ActivationScale::kUe8m0K32 ? add_for_rows<true>(machine, launch)
+                                            : add_for_rows<false>(machine, launch);
+    });
 }
 
 }  // namespace gcmoe::host_stub

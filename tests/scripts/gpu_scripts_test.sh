@@ -52,7 +52,7 @@ make_bundle "$bare"
 ln -s "$command" "$bare/bin/gcmoe"
 stand_in "$bare/bin/test_cuda" 'exit 1'
 stand_in "$bare/bin/libgcmoe_torch_probe.so" 'exit 1'
-for name in suite bench profile; do
+for name in suite bench profile sanitize; do
     expect "$name --help" 0 "^usage: scripts/gpu/$name" "$bare/scripts/gpu/$name" --help
     expect "$name --wrong" 2 'no option is called --wrong' "$bare/scripts/gpu/$name" --wrong
     expect "$name without a GPU" 77 "^$name: no GPU here: devices" "$bare/scripts/gpu/$name"
@@ -106,6 +106,24 @@ profile="$seen/scripts/gpu/profile"
 serial='--clock-control none .*gcmoe bench --launch serial .* --tokens 8 --json$'
 expect "profile" 0 "$serial" env NCU="$folder/ncu" "$profile" --tokens 8 -- --json
 expect "no ncu" 2 'no ncu' env NCU="$folder/gone" "$profile"
+
+# shellcheck disable=SC2016
+stand_in "$folder/sanitizer" 'echo "sanitizer $*"' \
+    'echo "========= ERROR SUMMARY: ${ERRORS:-0} errors"' 'exit "${SANITIZER_STATUS:-0}"'
+sanitize="$seen/scripts/gpu/sanitize"
+export SANITIZER="$folder/sanitizer"
+serial='gcmoe run .*--launch serial .*--row-block 16 --launches 2$'
+expect "sanitize" 0 "^sanitizer --tool racecheck --error-exitcode 99 .*$serial" "$sanitize"
+expect "a trace in a folder that goes" 0 'row-block 16 --trace /.*/trace.json$' "$sanitize"
+found='ERROR SUMMARY: 0 errors$'
+expect_last "all tools" "^synccheck +chunk factors +pass +[0-9]+ +$found" "$sanitize"
+unknown='^racecheck +32 rows, shared +skip +0 +see --help$'
+expect "what racecheck cannot know" 0 "$unknown" "$sanitize"
+expect_last "one tool" '^memcheck +chunk factors +pass' "$sanitize" memcheck
+expect "something found" 1 '^initcheck +16 rows +FAIL +[0-9]+ +ERROR SUMMARY: 3 errors$' \
+    env SANITIZER_STATUS=99 ERRORS=3 "$sanitize"
+expect "no such tool" 2 'no tool is called leakcheck' "$sanitize" leakcheck
+expect "no sanitizer" 2 'no compute-sanitizer' env SANITIZER="$folder/gone" "$sanitize"
 
 printf '%s failures\n' "$failures"
 [[ "$failures" -eq 0 ]]

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "trace/chrome_json.hpp"
@@ -44,7 +46,7 @@ TEST(UnitLog, WithoutRoomKeepsNothing) {
 // Two ranks: role 1 fills from 100 to 300 on rank 0, role 2 works from 200 to 500 there.
 Trace small_trace() {
     Trace trace;
-    Track dispatch{0, 0, true, {}, 0};
+    Track dispatch{0, UnitRoles::kRole1, 0, -1, {}, 0};
     Event fill = event_of(Kind::kFill, Role::kDispatch, 100, 180);
     fill.block = 0;
     fill.expert = 3;
@@ -54,13 +56,13 @@ Trace small_trace() {
     wait.block = 1;
     dispatch.events.push_back(wait);
     dispatch.events.push_back(event_of(Kind::kFill, Role::kDispatch, 220, 300));
-    Track compute{0, 1, false, {}, 5};
+    Track compute{0, UnitRoles::kRoles23, 1, -1, {}, 5};
     compute.events.push_back(event_of(Kind::kFirstGemm, Role::kCompute, 200, 400));
     Event done = event_of(Kind::kWait, Role::kCombine, 400, 1400);
     done.signal = static_cast<std::uint8_t>(Signal::kDone);
     done.peer = 1;
     compute.events.push_back(done);
-    Track peer{1, 0, false, {}, 0};
+    Track peer{1, UnitRoles::kRoles23, 0, -1, {}, 0};
     peer.events.push_back(event_of(Kind::kCombine, Role::kCombine, 1000, 2234567));
     trace.tracks = {dispatch, compute, peer};
     return trace;
@@ -136,13 +138,56 @@ TEST(Summary, SharesOverlapAndWaits) {
     EXPECT_EQ(summary.longest[0].unit, 1);
 }
 
+// A GPU's: CTAs of every role are units, warps of role 1 tracks of their unit.
+Trace gpu_trace() {
+    Trace trace;
+    for (const int warp : {0, 1, 15}) {
+        trace.tracks.push_back(
+            {0, UnitRoles::kRole1, 0, warp, {event_of(Kind::kFill, Role::kDispatch, 0, 100)}, 0});
+    }
+    for (const UnitRoles roles : {UnitRoles::kRole2, UnitRoles::kRole3, UnitRoles::kRole4}) {
+        trace.tracks.push_back(
+            {0, roles, 0, -1, {event_of(Kind::kCombine, Role::kCombine, 0, 9)}, 1});
+    }
+    return trace;
+}
+
+TEST(ChromeJson, WarpsAndRolesAreThreadsOfTheirOwn) {
+    const Json json = Json::parse(chrome_json(gpu_trace(), "t"));
+    std::set<std::string> names;
+    std::set<int> threads;
+    for (const Json& event : json["traceEvents"]) {
+        if (event["name"] != "thread_name") continue;
+        names.insert(event["args"]["name"].get<std::string>());
+        threads.insert(event["tid"].get<int>());
+    }
+    EXPECT_EQ(names, (std::set<std::string>{"role 1 unit 0 warp 0", "role 1 unit 0 warp 1",
+                                            "role 1 unit 0 warp 15", "role 2 unit 0",
+                                            "role 3 unit 0", "role 4 unit 0"}));
+    EXPECT_EQ(threads.size(), names.size());
+}
+
+TEST(Summary, WarpsShareAUnit) {
+    const Trace trace = gpu_trace();
+    EXPECT_EQ(trace.num_units(), 4U);
+    EXPECT_EQ(trace.num_dropped(), 3U);
+    const Summary summary = summarise(trace, 0);
+    EXPECT_EQ(summary.roles[0].num_units, 1);
+    EXPECT_EQ(summary.roles[0].num_tracks, 3);
+    EXPECT_DOUBLE_EQ(summary.roles[0].busy, 1.0);
+    EXPECT_DOUBLE_EQ(summary.roles[0].unit_us, 0.3);
+}
+
 // Tasks of several units that overlap each other count once.
 TEST(Summary, OverlapIsAUnion) {
     Trace trace;
-    trace.tracks.push_back({0, 0, true, {event_of(Kind::kFill, Role::kDispatch, 0, 100)}, 0});
-    trace.tracks.push_back({0, 0, false, {event_of(Kind::kFirstGemm, Role::kCompute, 10, 40)}, 0});
-    trace.tracks.push_back({0, 1, false, {event_of(Kind::kFirstGemm, Role::kCompute, 30, 60)}, 0});
-    trace.tracks.push_back({0, 2, false, {event_of(Kind::kWait, Role::kCompute, 0, 100)}, 0});
+    const auto add = [&trace](UnitRoles roles, int unit, const Event& event) {
+        trace.tracks.push_back({0, roles, unit, -1, {event}, 0});
+    };
+    add(UnitRoles::kRole1, 0, event_of(Kind::kFill, Role::kDispatch, 0, 100));
+    add(UnitRoles::kRoles23, 0, event_of(Kind::kFirstGemm, Role::kCompute, 10, 40));
+    add(UnitRoles::kRoles23, 1, event_of(Kind::kFirstGemm, Role::kCompute, 30, 60));
+    add(UnitRoles::kRoles23, 2, event_of(Kind::kWait, Role::kCompute, 0, 100));
     EXPECT_DOUBLE_EQ(summarise(trace, 0).overlap, 0.5);
     EXPECT_EQ(summarise({}, 3).roles.size(), 0U);
     EXPECT_DOUBLE_EQ(summarise({}, 3).overlap, 0.0);

@@ -97,6 +97,10 @@ void add_decode(VariantList list) {
     }
 }
 
+void add_trace(VariantList list) {
+    list.add("traced", [](Variant v) { v->trace_events = kTraceEvents; });
+}
+
 struct Ablation {
     const char* name;
     void (*add)(VariantList list);
@@ -105,6 +109,7 @@ constexpr Ablation kAblations[] = {
     {"partition", add_partition}, {"placement", add_placement}, {"overlap", add_overlap},
     {"combine", add_combine},     {"shared", add_shared},       {"launch", add_launch},
     {"closing", add_closing},     {"decode", add_decode},
+    {"trace", add_trace},
 };
 
 }  // namespace

@@ -17,7 +17,9 @@
 #include "commands.hpp"
 #include "console.hpp"
 #include "gcmoe_version.hpp"
+#include "held_signals.hpp"
 #include "machine.hpp"
+#include "trace/chrome_json.hpp"
 
 namespace gcmoe::cli {
 namespace {
@@ -105,6 +107,18 @@ void print_head(const BenchOptions& options, const BenchOrigin& origin,
                columns);
 }
 
+// With --trace: the only point's.
+Status save_trace(const BenchOptions& options, const BenchPoint& point) {
+    if (options.trace_path.empty()) return {};
+    const std::string title = fmt::format(
+        "{}, one rank, {}, seed {}", point.model,
+        counted(static_cast<std::uint64_t>(point.tokens), "token"), point.chosen().seed);
+    const HeldSignals held;  // the file is whole or not there
+    const Status status =
+        checkpoint::write_text_file(options.trace_path, trace::chrome_json(point.trace, title));
+    return status.ok() ? status : option_error("--trace", options.trace_path, status.message());
+}
+
 Status measure_all(const BenchOptions& options, const BenchPlan& plan, BenchDevice* device,
                    const BenchOrigin& origin, Results* results) {
     const bool has_empty = plan.variants.front().shared != SharedForm::kFused;
@@ -120,6 +134,7 @@ Status measure_all(const BenchOptions& options, const BenchPlan& plan, BenchDevi
             std::vector<BenchPoint> points;
             GCMOE_RETURN_IF_ERROR(device->measure(tokens, &points));
             for (const BenchPoint& point : points) {
+                GCMOE_RETURN_IF_ERROR(save_trace(options, point));
                 GCMOE_RETURN_IF_ERROR(
                     results->add(point_json(point, origin), point_line(options, point)));
             }

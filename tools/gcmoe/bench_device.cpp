@@ -102,6 +102,7 @@ OperatorOptions launch_options(const BenchPlan& plan, const BenchVariant& varian
     options.max_tokens = tokens;
     options.device = plan.device;
     options.plans = {variant.plan};
+    options.trace_events = variant.trace_events;
     return options;
 }
 

@@ -168,6 +168,7 @@ class GpuBench final : public BenchDevice {
         GCMOE_RETURN_IF_ERROR(variant->synchronize());
         point->plan = variant->granted();
         point->times = variant->times(point->median_seed);
+        GCMOE_RETURN_IF_ERROR(variant->trace(point->median_seed, &point->trace));
         if (plan_.sustained) GCMOE_RETURN_IF_ERROR(time_sustained(variant, point));
         return variant->synchronize();
     }

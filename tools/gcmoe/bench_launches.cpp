@@ -219,6 +219,11 @@ LaunchTimes VariantLaunches::times(std::size_t seed_idx) const {
     return seeds_[seed_idx].front()->op().statistics().times;
 }
 
+Status VariantLaunches::trace(std::size_t seed_idx, trace::Trace* out) const {
+    if (variant_.trace_events == 0) return {};
+    return op::collect_trace({&seeds_[seed_idx].front()->op()}, out);
+}
+
 GrantedPlan VariantLaunches::granted() const {
     const Operator& op = seeds_.front().front()->op();
     const backend::Plan& plan = op.state().plans.front();

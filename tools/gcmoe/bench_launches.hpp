@@ -58,7 +58,7 @@ class BenchLaunch {
     // y of the last launch. Shapes: (tokens, hidden).
     Status read(std::vector<std::uint16_t>* rows);
     [[nodiscard]] const LaunchKey& key() const { return key_; }
-    [[nodiscard]] const Operator& op() const { return *op_; }
+    [[nodiscard]] Operator& op() const { return *op_; }
 
   private:
     LaunchKey key_;
@@ -103,6 +103,8 @@ class VariantLaunches {
     // After synchronize().
     [[nodiscard]] int touched(std::size_t seed_idx) const;
     [[nodiscard]] LaunchTimes times(std::size_t seed_idx) const;
+    // Nothing if the variant does not record.
+    Status trace(std::size_t seed_idx, trace::Trace* out) const;
     [[nodiscard]] GrantedPlan granted() const;
 
   private:

@@ -108,6 +108,7 @@ Status choose_base(const BenchOptions& options, BenchVariant* base) {
     GCMOE_RETURN_IF_ERROR(parse_shared_experts(options.gpu, &base->plan.shared_experts));
     GCMOE_RETURN_IF_ERROR(parse_combine(options.gpu, &base->plan.combine));
     GCMOE_RETURN_IF_ERROR(parse_placement(options.gpu, &base->plan.placement));
+    if (!options.trace_path.empty()) base->trace_events = kTraceEvents;
     for (const SharedForm form : {SharedForm::kNone, SharedForm::kFused, SharedForm::kApart}) {
         base->shared = form;
         if (options.shared == shared_form_name(form)) return {};
@@ -127,7 +128,8 @@ Status choose_protocol(const BenchOptions& options, BenchPlan* out) {
 Status check_floors_alone(const BenchOptions& options) {
     if (!options.floors_only) return {};
     for (const auto& [option, is_given] :
-         {std::pair("--verify", options.verify), std::pair("--sustained", options.sustained)}) {
+         {std::pair("--verify", options.verify), std::pair("--sustained", options.sustained),
+          std::pair("--trace", !options.trace_path.empty())}) {
         if (!is_given) continue;
         return option_error("--floors-only", "",
                             fmt::format("contradicts {}: nothing runs", option));
@@ -145,6 +147,7 @@ Status check_loop_alone(const BenchOptions& options) {
     for (const auto& [option, is_given] :
          {std::pair("--floors-only", options.floors_only), std::pair("--verify", options.verify),
           std::pair("--sustained", options.sustained), std::pair("--roles", options.roles),
+          std::pair("--trace", !options.trace_path.empty()),
           std::pair("--ablation", !options.ablation.empty()),
           std::pair("--protocol", options.protocol != "decode"),
           std::pair("--shared", options.shared != "none")}) {
@@ -153,6 +156,17 @@ Status check_loop_alone(const BenchOptions& options) {
                             fmt::format("contradicts {}: only main loops run", option));
     }
     return {};
+}
+
+// A file holds the launches of one point.
+Status check_trace(const BenchOptions& options, const BenchPlan& plan) {
+    if (options.trace_path.empty()) return {};
+    const std::size_t points = plan.models.size() * plan.tokens.size() * plan.variants.size();
+    if (points == 1) return {};
+    return option_error("--trace", options.trace_path,
+                        fmt::format("{} points, and a trace is of one: name one --model and one "
+                                    "number of --tokens, and leave out --ablation",
+                                    points));
 }
 
 Status choose_loops(const BenchOptions& options, BenchPlan* out) {
@@ -285,6 +299,12 @@ void add_bench_options(CLI::App& command, BenchOptions* options) {
         .add_flag("--roles", options->roles,
                   "Print when the roles of the last launch began and ended, too")
         ->group(group);
+    command
+        .add_option("--trace", options->trace_path,
+                    "Write what every unit did in the launches of the median seed: one model, one "
+                    "number of tokens (docs/trace.md)")
+        ->type_name("FILE.json")
+        ->group(group);
     add_console_options(command, &options->console);
 }
 
@@ -298,6 +318,7 @@ Status make_bench_plan(const BenchOptions& options, BenchPlan* out) {
     GCMOE_RETURN_IF_ERROR(choose_models(options, out));
     GCMOE_RETURN_IF_ERROR(
         choose_numbers("--tokens", options.tokens, {1, kMostTokens}, &out->tokens));
+    GCMOE_RETURN_IF_ERROR(check_trace(options, *out));
     GCMOE_RETURN_IF_ERROR(choose_loops(options, out));
     GCMOE_RETURN_IF_ERROR(choose_protocol(options, out));
     out->seeds = options.seeds;

@@ -38,6 +38,7 @@ struct BenchOptions {
     std::string loop_rows;  // empty: all that there are
     std::string loop_sms;   // empty: 112,116,124,132
     bool roles = false;
+    std::string trace_path;  // empty = no trace
     std::string out_path;
     bool force = false;
 };
@@ -51,6 +52,8 @@ enum class SharedForm {
     kApart,  // a launch of its own behind the routed one
 };
 [[nodiscard]] const char* shared_form_name(SharedForm form);
+
+inline constexpr int kTraceEvents = 16384;  // of a unit, as gcmoe trace
 
 // What a launch is followed by, in one graph: a model of what the paper's operator ends with and
 // this one does not need (src/cuda/measure/closed_launch.hpp).
@@ -81,6 +84,7 @@ struct BenchVariant {
     SharedForm shared = SharedForm::kNone;
     Closing closing = Closing::kNone;
     DecodeForm decode = DecodeForm::kRowFactors;
+    int trace_events = 0;  // of a unit; kTraceEvents or none
 };
 
 // What the words stand for.

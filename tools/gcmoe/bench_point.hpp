@@ -10,6 +10,7 @@
 #include "bench_options.hpp"
 #include "gcmoe/operator.hpp"
 #include "layout/local_memory.hpp"
+#include "trace/trace.hpp"
 
 namespace gcmoe::cli {
 
@@ -56,7 +57,8 @@ struct BenchPoint {
     std::optional<double> burst_us;
     std::optional<double> sustained_us;
     std::optional<GrantedPlan> plan;
-    LaunchTimes times;  // of the last launch of the median seed
+    LaunchTimes times;   // of the last launch of the median seed
+    trace::Trace trace;  // of all its launches, if the variant records
 
     // Makes it the empty launch, for which one seed is as good as another.
     void mask() {

@@ -19,7 +19,8 @@ constexpr std::size_t kLongestWaits = 8;
 std::string title_of(const RunOptions& options, const LayerRun& run) {
     return fmt::format("{}, {}, {} tokens, {} {}", run.layer.title,
                        counted(static_cast<std::uint64_t>(run.layer.shape.num_ranks), "rank"),
-                       run.num_tokens, options.backend, options.executor);
+                       run.num_tokens, options.backend,
+                       options.backend == "cpu" ? options.executor : options.gpu.launch);
 }
 
 double wait_us(const trace::LongWait& wait) {
@@ -76,7 +77,7 @@ Status launch_traced(const RunOptions& options, LayerRun* run, trace::Trace* out
 
 std::string trace_line(const RunOptions& options, const trace::Trace& trace) {
     std::string line = fmt::format("trace: {} of {} in {}", counted(trace.num_events(), "event"),
-                                   counted(trace.tracks.size(), "unit"), options.trace_path);
+                                   counted(trace.num_units(), "unit"), options.trace_path);
     if (trace.num_dropped() != 0) {
         line += fmt::format("; {} did NOT fit (--trace-events {})",
                             counted(trace.num_dropped(), "event"), options.trace_events);
@@ -91,7 +92,7 @@ void print_trace_report(const RunOptions& options, const LayerRun& run, const tr
     for (const trace::RoleShare& role : summary.roles) {
         roles.add({role_name(static_cast<Role>(role.role)), fmt::format("{}", role.num_units),
                    fmt::format("{}", role.num_events), percent(role.busy), percent(role.waiting),
-                   fmt::format("{:.0f}", role.unit_us / role.num_units)});
+                   fmt::format("{:.0f}", role.unit_us / role.num_tracks)});
     }
     fmt::print("{}", roles.text(1));
     fmt::print("overlap: role 2 worked during {} of the time in which role 1 filled blocks\n",
@@ -114,7 +115,7 @@ void print_trace_json(const RunOptions& options, const LayerRun& run, const trac
     object["trace"] = options.trace_path;
     object["events"] = trace.num_events();
     object["dropped_events"] = trace.num_dropped();
-    object["units"] = trace.tracks.size();
+    object["units"] = trace.num_units();
     object["launch_seconds"] = run.launch_s;
     object["roles"] = Json::array();
     for (const trace::RoleShare& role : summary.roles) object["roles"].push_back(role_json(role));

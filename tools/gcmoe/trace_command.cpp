@@ -13,6 +13,7 @@ namespace {
 constexpr const char* kExamples = R"(Examples:
   gcmoe trace --model v4.1-flash --reduced 8 --ranks 4 --tokens 64
   gcmoe trace --model v4-flash --reduced 8 --shared --trace /tmp/layer.json --json
+  gcmoe trace --backend cuda --model v4.1-flash --reduced 4 --ranks 8 --tokens 256
 Open the file in ui.perfetto.dev or chrome://tracing, or draw it: scripts/render_trace.py FILE.
 Times are those of a layer without --verify's captures; `gcmoe run --trace FILE` verifies, too.)";
 

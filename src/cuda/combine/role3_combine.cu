@@ -7,9 +7,11 @@ namespace gcmoe::cuda::combine {
 namespace {
 
 // Resources of sm_90a, kept by ./dev registers --write; spills: bytes of stores / loads
-//   role3_kernel: registers 86, spills 0 / 0
+//   role3_kernel<false>: registers 86, spills 0 / 0
+//   role3_kernel<true>: registers 88, spills 0 / 0
+template <bool kTraced>
 __global__ void __launch_bounds__(kThreads, 1)
-    role3_kernel(const __grid_constant__ device::GpuLaunch launch) {
+    role3_kernel(const __grid_constant__ device::LaunchOf<kTraced> launch) {
     __shared__ __align__(16) std::uint8_t shared_bytes[sizeof(SharedWords)];
     if (launch.is_warm_up != 0) return;
     device::GpuTimes* times = &launch.combine_times[ptx::cta_idx()];
@@ -18,15 +20,16 @@ __global__ void __launch_bounds__(kThreads, 1)
     device::note_end(times, run_role3(launch, device::Unit::of_grid(), Act::kReal, shared));
 }
 
+constexpr device::RoleKernels kKernels{&role3_kernel<false>, &role3_kernel<true>};
+
 }  // namespace
 
-cudaError_t prepare_role3() { return device::prepare_kernel(&role3_kernel, kThreads, 0); }
+cudaError_t prepare_role3() { return kKernels.prepare(kThreads, 0); }
 
 cudaError_t launch_role3(const device::GpuLaunch& launch, cudaStream_t stream) {
     const bool follows = launch.memory.plan.combine_on == layout::CombineOn::kFollow;
-    return device::launch_kernel(&role3_kernel, {launch.memory.plan.compute_units, kThreads, 0},
-                                 launch, stream,
-                                 follows ? device::Order::kAhead : device::Order::kAfter);
+    return kKernels.launch({launch.memory.plan.compute_units, kThreads, 0}, launch, stream,
+                           follows ? device::Order::kAhead : device::Order::kAfter);
 }
 
 }  // namespace gcmoe::cuda::combine

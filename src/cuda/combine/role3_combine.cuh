@@ -14,6 +14,7 @@
 #include "cuda/device/gpu_memory.cuh"
 #include "cuda/device/launch_order.cuh"
 #include "cuda/device/unit.cuh"
+#include "cuda/device/unit_log.cuh"
 #include "cuda/ptx/copy.cuh"
 #include "cuda/ptx/sync.cuh"
 #include "numerics/bf16.hpp"
@@ -186,9 +187,20 @@ struct SharedWords {
     std::uint32_t failed;  // 1: somebody gave up, all leave
 };
 
+// Thread 0 of a CTA: a step of the real act has ended that did not begin before `begin_ns`.
+template <class Gpu>
+__device__ __forceinline__ void log_step(const Gpu& gpu, const protocol::Launch& launch, Act act,
+                                         const device::LogSite& site, std::uint64_t begin_ns) {
+    if constexpr (device::kKeepsLogs<Gpu>) {
+        if (act == Act::kRehearsal || ptx::thread_idx() != 0) return;
+        device::log_step(&gpu.logs.combine[launch.unit], launch, site, begin_ns);
+    }
+}
+
 // The whole role, or its rehearsal, for the first kThreads threads of one CTA. Returns false if it
 // left early.
-__device__ __forceinline__ bool run_role3(const GpuLaunch& gpu, const Unit& unit, Act act,
+template <class Gpu>
+__device__ __forceinline__ bool run_role3(const Gpu& gpu, const Unit& unit, Act act,
                                           SharedWords* shared) {
     const std::uint32_t thread = ptx::thread_idx();
     const protocol::Launch& launch = shared->launch;
@@ -199,12 +211,15 @@ __device__ __forceinline__ bool run_role3(const GpuLaunch& gpu, const Unit& unit
     }
     role_barrier();
     if (shared->failed != 0) return false;
+    const std::uint64_t begin_ns = device::log_clock(gpu);
     if (act == Act::kReal && !wait_rows(gpu, launch)) shared->failed = 1;
     role_barrier();
     if (shared->failed != 0) return false;
+    log_step(gpu, launch, act, {.kind = trace::Kind::kWait, .signal = Signal::kDone}, begin_ns);
     combine_tokens(gpu, unit, launch.num_tokens, act);
     role_barrier();
     if (act == Act::kRehearsal) return true;
+    log_step(gpu, launch, act, {trace::Kind::kCombine}, begin_ns);
     if (thread == 0 && !finish(gpu, unit, launch)) shared->failed = 1;
     role_barrier();
     return shared->failed == 0;

@@ -8,6 +8,7 @@
 #include "gcmoe/shape.hpp"
 #include "layout/rank_memory.hpp"
 #include "layout/weight_tile.hpp"
+#include "trace/event.hpp"
 
 namespace gcmoe::cuda::device {
 
@@ -41,6 +42,15 @@ struct GpuTimes {
     std::uint32_t failed;  // the unit left early
 };
 
+// Where the units record events; all null without a trace.
+inline constexpr std::uint32_t kDispatchLogs = 16;  // of a unit of role 1: one for each warp
+struct GpuLogs {
+    trace::UnitLog* dispatch = nullptr;  // (dispatch_units, kDispatchLogs)
+    trace::UnitLog* compute = nullptr;   // (compute_units)
+    trace::UnitLog* combine = nullptr;   // (combine units)
+    trace::UnitLog* shared = nullptr;    // (dispatch_units) role 4
+};
+
 // What of role 1 a launch does: all of it, or (serial mode) one step after the other.
 enum class DispatchStep : std::uint32_t { kWhole, kPublish, kPull };
 
@@ -64,6 +74,7 @@ struct GpuLaunch {
     std::uint32_t has_role4 = 0;   // the shared expert's tasks are a list of their own
     std::uint32_t is_role4 = 0;    // this kernel takes from that list only
     std::uint32_t is_warm_up = 0;  // 1: the kernel returns at once (see prepare_kernel)
+    std::uint32_t is_traced = 0;   // 1: has logs, and its kernels are those that record
     layout::KOrder order = layout::KOrder::kQuadBlock;
     WeightPlacement weight_placement = WeightPlacement::kBeforeRequantise;
     std::uint64_t first_limit_ns = 0;  // of every wait, first launch of a session; 0 = for ever
@@ -76,14 +87,23 @@ struct GpuLaunch {
     GpuTimes* combine_times = nullptr;   // (compute_units)
     GpuTimes* shared_times = nullptr;    // (dispatch_units) role 4
     WarmRange warm_ranges[kWarmRanges];
+    GpuLogs logs;
 };
+
+// What a kernel that records gets. Roles are templates of the launch's type: the kernels of plain
+// launches hold no instruction of the trace.
+struct TracedLaunch : GpuLaunch {};
+template <bool kTraced>
+using LaunchOf = std::conditional_t<kTraced, TracedLaunch, GpuLaunch>;
+template <class Gpu>
+inline constexpr bool kKeepsLogs = std::is_same_v<Gpu, TracedLaunch>;
 
 // The limit of this launch's waits; decided on the device, so that a captured launch can be both.
 GCMOE_HD inline std::uint64_t wait_limit(const GpuLaunch& gpu) {
     const layout::StateWords& state = *gpu.memory.state();
     return state.generation == state.start_generation ? gpu.first_limit_ns : gpu.wait_limit_ns;
 }
-static_assert(std::is_trivially_copyable_v<GpuLaunch>);
-static_assert(sizeof(GpuLaunch) <= 4096, "a kernel's parameters");
+static_assert(std::is_trivially_copyable_v<TracedLaunch>);
+static_assert(sizeof(TracedLaunch) <= 4096, "a kernel's parameters");
 
 }  // namespace gcmoe::cuda::device

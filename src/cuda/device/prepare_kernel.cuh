@@ -27,9 +27,9 @@ struct LaunchSize {
 // called launch_dependents.
 enum class Order : std::uint8_t { kAfter, kAhead };
 
-inline cudaError_t launch_kernel(void (*kernel)(GpuLaunch), const LaunchSize& size,
-                                 const GpuLaunch& launch, cudaStream_t stream,
-                                 Order order = Order::kAfter) {
+template <class Gpu>
+cudaError_t launch_kernel(void (*kernel)(Gpu), const LaunchSize& size, const Gpu& launch,
+                          cudaStream_t stream, Order order = Order::kAfter) {
     cudaLaunchAttribute ahead{};
     ahead.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     ahead.val.programmaticStreamSerializationAllowed = 1;
@@ -46,16 +46,33 @@ inline cudaError_t launch_kernel(void (*kernel)(GpuLaunch), const LaunchSize& si
 }
 
 // Call while no role of the process runs. `shared_bytes`: the most that a launch will ask for.
-inline cudaError_t prepare_kernel(void (*kernel)(GpuLaunch), unsigned threads,
-                                  std::size_t shared_bytes) {
+template <class Gpu>
+cudaError_t prepare_kernel(void (*kernel)(Gpu), unsigned threads, std::size_t shared_bytes) {
     const cudaError_t raised = cudaFuncSetAttribute(
         kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
     if (raised != cudaSuccess) return raised;
-    GpuLaunch nothing;
+    Gpu nothing;
     nothing.is_warm_up = 1;
     const cudaError_t launched =
         launch_kernel(kernel, {1, threads, shared_bytes}, nothing, nullptr);
     return launched != cudaSuccess ? launched : cudaDeviceSynchronize();
 }
+
+// A role's kernel, and the one that also records events.
+struct RoleKernels {
+    void (*plain)(GpuLaunch);
+    void (*traced)(TracedLaunch);
+
+    cudaError_t prepare(unsigned threads, std::size_t shared_bytes) const {
+        const cudaError_t prepared = prepare_kernel(plain, threads, shared_bytes);
+        return prepared != cudaSuccess ? prepared : prepare_kernel(traced, threads, shared_bytes);
+    }
+    // The one that the launch asks for.
+    cudaError_t launch(const LaunchSize& size, const GpuLaunch& launch, cudaStream_t stream,
+                       Order order = Order::kAfter) const {
+        if (launch.is_traced == 0) return launch_kernel(plain, size, launch, stream, order);
+        return launch_kernel(traced, size, TracedLaunch{launch}, stream, order);
+    }
+};
 
 }  // namespace gcmoe::cuda::device

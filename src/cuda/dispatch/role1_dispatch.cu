@@ -7,9 +7,11 @@ namespace gcmoe::cuda::dispatch {
 namespace {
 
 // Resources of sm_90a, kept by ./dev registers --write; spills: bytes of stores / loads
-//   role1_kernel: registers 72, spills 0 / 0
+//   role1_kernel<false>: registers 72, spills 0 / 0
+//   role1_kernel<true>: registers 96, spills 0 / 0
+template <bool kTraced>
 __global__ void __launch_bounds__(kThreads, 1)
-    role1_kernel(const __grid_constant__ device::GpuLaunch launch) {
+    role1_kernel(const __grid_constant__ device::LaunchOf<kTraced> launch) {
     extern __shared__ __align__(128) std::uint8_t shared_bytes[];
     if (launch.is_warm_up != 0) return;
     device::GpuTimes* times = &launch.dispatch_times[ptx::cta_idx()];
@@ -17,21 +19,20 @@ __global__ void __launch_bounds__(kThreads, 1)
     device::note_end(times, run_role1(launch, device::Unit::of_grid(), shared_bytes));
 }
 
+constexpr device::RoleKernels kKernels{&role1_kernel<false>, &role1_kernel<true>};
+
 }  // namespace
 
 std::size_t role1_shared_bytes(std::uint32_t num_experts, std::uint32_t num_ranks) {
     return shared_bytes(num_experts, num_ranks);
 }
 
-cudaError_t prepare_role1() {
-    return device::prepare_kernel(&role1_kernel, kThreads, device::kMostSharedBytes);
-}
+cudaError_t prepare_role1() { return kKernels.prepare(kThreads, device::kMostSharedBytes); }
 
 cudaError_t launch_role1(const device::GpuLaunch& launch, cudaStream_t stream) {
     const std::size_t bytes = device::one_cta_per_sm(
         role1_shared_bytes(launch.num_experts, launch.memory.heap.num_ranks));
-    return device::launch_kernel(
-        &role1_kernel, {launch.memory.plan.dispatch_units, kThreads, bytes}, launch, stream);
+    return kKernels.launch({launch.memory.plan.dispatch_units, kThreads, bytes}, launch, stream);
 }
 
 }  // namespace gcmoe::cuda::dispatch

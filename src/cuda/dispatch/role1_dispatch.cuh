@@ -26,8 +26,8 @@
 namespace gcmoe::cuda::dispatch {
 
 // The whole role for the first kThreads threads of one CTA. Returns false if it left early.
-__device__ __forceinline__ bool run_role1(const GpuLaunch& gpu, const Unit& unit,
-                                          std::uint8_t* shared) {
+template <class Gpu>
+__device__ __forceinline__ bool run_role1(const Gpu& gpu, const Unit& unit, std::uint8_t* shared) {
     const std::uint32_t thread = ptx::thread_idx();
     auto* buffers = reinterpret_cast<RowBuffers*>(shared);
     const Accounts accounts = place_accounts(shared, gpu);
@@ -50,11 +50,13 @@ __device__ __forceinline__ bool run_role1(const GpuLaunch& gpu, const Unit& unit
     }
     role_barrier();
     if (*accounts.failed != 0) return false;
+    log_step(gpu, launch, {trace::Kind::kBegin});
     const bool publish = gpu.dispatch_step != device::DispatchStep::kPull;
     if (thread / 32 == kWarps - 1) warm_tokens(gpu, unit, launch.num_tokens);
     if (unit.idx == 0 && publish) publish_routing(gpu, launch, accounts);
     if (gpu.dispatch_step == device::DispatchStep::kPublish) return true;
     if (!receive_routing(gpu, launch, accounts)) return false;
+    log_step(gpu, launch, {trace::Kind::kReceive});
     if (unit.idx == 0) publish_blocks(gpu, launch, accounts);
     device::GpuTimes& times = gpu.dispatch_times[unit.idx];
     if (thread == 0) times.first_work_ns = ptx::global_timer_ns();

@@ -210,13 +210,30 @@ __device__ __forceinline__ bool take_place(const GpuLaunch& gpu, const Launch& l
     return ptx::shuffle(static_cast<std::uint32_t>(ready), 0) != 0;
 }
 
+// Lane 0: the row stands in the ring; its place was free at `begin_ns`.
+template <class Gpu>
+__device__ __forceinline__ void log_row(const Gpu& gpu, const Launch& launch, const PulledRow& row,
+                                        std::uint64_t begin_ns) {
+    if constexpr (device::kKeepsLogs<Gpu>) {
+        const std::uint32_t log = launch.unit * device::kDispatchLogs + ptx::thread_idx() / 32;
+        device::log_step(&gpu.logs.dispatch[log], launch,
+                         {.kind = trace::Kind::kFill,
+                          .block = row.block.index,
+                          .task = row.row,
+                          .peer = row.source},
+                         begin_ns);
+    }
+}
+
 // One warp: a row that was asked for goes into the ring; then one lane counts it (R11). Its codes
 // and scales are on their way while the place is waited for. Returns only after its copies.
-__device__ __forceinline__ bool store_row(const GpuLaunch& gpu, const Launch& launch,
+template <class Gpu>
+__device__ __forceinline__ bool store_row(const Gpu& gpu, const Launch& launch,
                                           const PulledRow& row, RowBuffer* buffer) {
     const layout::RankMemory& memory = gpu.memory;
     const std::uint32_t lane = ptx::thread_idx() % 32;
     const bool ready = take_place(gpu, launch, row);
+    const std::uint64_t begin_ns = device::log_clock(gpu);
     const std::uint32_t place = row.block.place;
     const layout::ChunkedRows ring = memory.ring_x();
     std::uint32_t scale = row.scale;
@@ -240,13 +257,15 @@ __device__ __forceinline__ bool store_row(const GpuLaunch& gpu, const Launch& la
     }
     if (lane == 0) {
         protocol::TokenRing<GpuMemory>::producer_commit(memory, row.block, row.count);
+        log_row(gpu, launch, row, begin_ns);
     }
     return true;
 }
 
 // All warps of all CTAs: the launch's rows in order, dealt out one by one. A warp asks for its next
 // row before it stores the last one.
-__device__ __forceinline__ bool pull_rows(const GpuLaunch& gpu, const Launch& launch,
+template <class Gpu>
+__device__ __forceinline__ bool pull_rows(const Gpu& gpu, const Launch& launch,
                                           const Accounts& accounts, const Unit& unit,
                                           RowBuffers* buffers) {
     const std::uint32_t warp = ptx::thread_idx() / 32;

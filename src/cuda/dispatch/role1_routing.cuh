@@ -8,6 +8,7 @@
 #include "cuda/device/gpu_launch.cuh"
 #include "cuda/device/gpu_memory.cuh"
 #include "cuda/device/unit.cuh"
+#include "cuda/device/unit_log.cuh"
 #include "cuda/device/warp.cuh"
 #include "cuda/ptx/math.cuh"
 #include "cuda/ptx/sync.cuh"
@@ -24,6 +25,7 @@ using protocol::Launch;
 
 inline constexpr std::uint32_t kThreads = 512;
 inline constexpr std::uint32_t kWarps = kThreads / 32;
+static_assert(kWarps == device::kDispatchLogs);
 // Among the role's threads: a CTA may have more.
 __device__ __forceinline__ void role_barrier() {
     ptx::named_barrier(device::kRoleBarrier, kThreads);
@@ -79,6 +81,17 @@ __device__ __forceinline__ Accounts place_accounts(std::uint8_t* shared, const G
     accounts.first_block = accounts.first_row + per_rank + 1;
     accounts.failed = accounts.first_block + per_rank + 1;
     return accounts;
+}
+
+// Thread 0 of a CTA: a step of the role has ended.
+template <class Gpu>
+__device__ __forceinline__ void log_step(const Gpu& gpu, const Launch& launch,
+                                         const device::LogSite& site) {
+    if constexpr (device::kKeepsLogs<Gpu>) {
+        if (ptx::thread_idx() != 0) return;
+        device::log_step(&gpu.logs.dispatch[launch.unit * device::kDispatchLogs], launch, site,
+                         gpu.dispatch_times[launch.unit].begin_ns);
+    }
 }
 
 // A warp's part of the slots: a contiguous range, so that lists are in slot order.
@@ -211,7 +224,8 @@ __device__ __forceinline__ void place_lists(const GpuLaunch& gpu, const Accounts
 }
 
 // CTA 0: counts per expert, slot lists to the owners, then the count words (R2).
-__device__ __forceinline__ void publish_routing(const GpuLaunch& gpu, const Launch& launch,
+template <class Gpu>
+__device__ __forceinline__ void publish_routing(const Gpu& gpu, const Launch& launch,
                                                 const Accounts& accounts) {
     const layout::RankMemory& memory = gpu.memory;
     const std::uint32_t per_rank = memory.heap.experts_per_rank;
@@ -235,6 +249,7 @@ __device__ __forceinline__ void publish_routing(const GpuLaunch& gpu, const Laun
         role_barrier();
         place_lists(gpu, accounts);
         role_barrier();
+        log_step(gpu, launch, {trace::Kind::kCount});
     }
 #pragma unroll 1
     for (std::uint32_t i = thread; i < gpu.num_experts; i += kThreads) {
@@ -246,6 +261,7 @@ __device__ __forceinline__ void publish_routing(const GpuLaunch& gpu, const Laun
     }
     ptx::fence_async_proxy_shared();  // rows come in the lists' place
     role_barrier();                   // counts are overwritten by what is received
+    log_step(gpu, launch, {.kind = trace::Kind::kRoute, .task = 0});
 }
 
 // One warp: rows and blocks of the experts before each.
@@ -365,7 +381,8 @@ __device__ __forceinline__ void note_counts(const GpuLaunch& gpu, const Launch& 
 }
 
 // CTA 0: the tables that role 2 reads; the order of publish_num_blocks is R7.
-__device__ __forceinline__ void publish_blocks(const GpuLaunch& gpu, const Launch& launch,
+template <class Gpu>
+__device__ __forceinline__ void publish_blocks(const Gpu& gpu, const Launch& launch,
                                                const Accounts& accounts) {
     const layout::RankMemory& memory = gpu.memory;
     const std::uint32_t per_rank = memory.heap.experts_per_rank;
@@ -391,6 +408,7 @@ __device__ __forceinline__ void publish_blocks(const GpuLaunch& gpu, const Launc
     if (thread == 0) {
         protocol::publish_num_blocks<GpuMemory>(memory, launch, accounts.first_block[per_rank]);
     }
+    log_step(gpu, launch, {.kind = trace::Kind::kRoute, .task = 1});
     note_counts(gpu, launch, accounts);
 }
 

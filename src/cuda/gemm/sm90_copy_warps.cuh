@@ -13,9 +13,9 @@
 namespace gcmoe::cuda::gemm {
 
 // The token warp's view of the rings and the launch.
-template <std::uint32_t kMaxRows>
+template <std::uint32_t kMaxRows, class Gpu>
 struct TokenWarp {
-    const GpuLaunch& gpu;
+    const Gpu& gpu;
     const Launch& launch;
     SharedStorage<kMaxRows>* shared;
     RingCursor<SharedStorage<kMaxRows>::kTokenStages> tokens;
@@ -23,6 +23,18 @@ struct TokenWarp {
     bool has_worked = false;  // the unit's first routed task has found its block full
     [[nodiscard]] __device__ __forceinline__ std::uint32_t lane() const {
         return ptx::thread_idx() % 32;
+    }
+
+    // One lane: the task's rows are waited for from here on, or are there.
+    __device__ __forceinline__ void note_wait() const {
+        if constexpr (device::kKeepsLogs<Gpu>) {
+            shared->times[slots.stage].wait_ns = ptx::global_timer_ns();
+        }
+    }
+    __device__ __forceinline__ void note_ready() const {
+        if constexpr (device::kKeepsLogs<Gpu>) {
+            shared->times[slots.stage].ready_ns = ptx::global_timer_ns();
+        }
     }
 
     // One lane: the block's rows may be read; of the second GEMM only what wait_mask says.
@@ -34,6 +46,7 @@ struct TokenWarp {
         if (!has_worked) gpu.compute_times[launch.unit].first_work_ns = ptx::global_timer_ns();
         has_worked = true;
         ptx::fence_async_proxy();  // acquired rows are read by the copy engine
+        note_ready();
         return ok;
     }
 
@@ -46,7 +59,10 @@ struct TokenWarp {
             using Ring = protocol::ActivationRing<GpuMemory>;
             if (!Ring::consumer_wait(gpu.memory, launch, block, chunk, ready)) return false;
         }
-        if (*ready != before) ptx::fence_async_proxy();  // as above
+        if (*ready != before) {
+            ptx::fence_async_proxy();  // as above
+            note_ready();
+        }
         return true;
     }
 
@@ -82,6 +98,7 @@ struct TokenWarp {
         const std::uint32_t* scales = rows.scale(block.place, 0);
         const std::uint32_t chunks = task.chunks;
         const std::uint32_t padded = round_up(task.rows, 8U);
+        note_wait();
         if (!wait_rows(task, block)) return false;
         std::uint64_t ready = 0;
         for (std::uint32_t chunk = 0; chunk < chunks; chunk += kPair) {
@@ -145,10 +162,12 @@ struct TokenWarp {
     // Whole warp: a task of the shared expert.
     __device__ __forceinline__ bool feed_own(const GpuTask& task) {
         std::uint32_t ok = 1;
+        if (lane() == 0) note_wait();
         if (lane() == 0 && task.kind == schedule::TaskKind::kSharedSecond) {
             ok = protocol::wait_shared<GpuMemory>(gpu.memory, launch, task.block) ? 1 : 0;
         }
         if (ptx::shuffle(ok, 0) == 0) return false;
+        if (lane() == 0) note_ready();
         for (std::uint32_t chunk = 0; chunk < task.chunks; chunk += kPair) {
             const std::uint32_t stage = tokens.stage;
             wait_phase(&shared->tokens[stage].empty, tokens.phase ^ 1, &shared->abort);

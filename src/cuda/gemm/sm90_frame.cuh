@@ -21,6 +21,7 @@
 
 #include "cuda/device/gpu_launch.cuh"
 #include "cuda/device/gpu_memory.cuh"
+#include "cuda/device/unit_log.cuh"
 #include "cuda/ptx/copy.cuh"
 #include "cuda/ptx/sync.cuh"
 #include "layout/weight_tile.hpp"
@@ -68,6 +69,13 @@ struct GpuTask {
     std::uint32_t row_tiles;  // of the matrix; a tile past them: the warpgroup has nothing to do
 };
 
+// Of a task, by the token warp of a unit that keeps a log: when it began to wait for the task's
+// rows, and when the last of those that it had to look for were there.
+struct TaskTimes {
+    std::uint64_t wait_ns;
+    std::uint64_t ready_ns;
+};
+
 // Stages of the rings, each with its barriers beside its bytes: a math warp reaches all of a stage
 // from one address, and adds to it once a stage (237 instructions a pair of 16 tokens, 262 with
 // arrays of each). Weight stages lie on 128 bytes: bulk copies to other multiples of 16 cost 2 to
@@ -107,7 +115,14 @@ struct alignas(1024) SharedStorage {
     std::uint64_t may_store[kTaskSlots];  // first GEMM: the place's last activations are read
     std::uint64_t ticket_wanted;
     std::uint32_t abort;
+    TaskTimes times[kTaskSlots];
 };
+
+// The unit's log, of a launch that has them.
+__device__ __forceinline__ trace::UnitLog* log_of(const device::TracedLaunch& gpu,
+                                                  const Launch& launch) {
+    return (gpu.is_role4 != 0 ? gpu.logs.shared : gpu.logs.compute) + launch.unit;
+}
 
 // A place in a ring of kStages and its phase.
 template <std::uint32_t kStages>

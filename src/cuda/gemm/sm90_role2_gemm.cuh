@@ -146,8 +146,8 @@ __device__ __forceinline__ void run_math(const GpuLaunch& gpu, SharedStorage<kMa
 }
 
 // The whole role for one CTA, unit `unit` of the role. Returns false if it left early.
-template <bool kK32, std::uint32_t kMaxRows>
-__device__ __forceinline__ bool run_role2(const GpuLaunch& gpu, std::uint32_t unit,
+template <bool kK32, std::uint32_t kMaxRows, class Gpu>
+__device__ __forceinline__ bool run_role2(const Gpu& gpu, std::uint32_t unit,
                                           SharedStorage<kMaxRows>* shared) {
     const std::uint32_t thread = ptx::thread_idx();
     const std::uint32_t warp = thread / 32;
@@ -166,11 +166,11 @@ __device__ __forceinline__ bool run_role2(const GpuLaunch& gpu, std::uint32_t un
     } else {
         ptx::give_registers<kCopyRegisters>();
         if (warp == kTaskWarp) run_task_warp(gpu, launch, shared);
-        if (warp == kTokenWarp) TokenWarp<kMaxRows>{gpu, launch, shared, {}, {}}.run();
+        if (warp == kTokenWarp) TokenWarp<kMaxRows, Gpu>{gpu, launch, shared, {}, {}}.run();
         if (warp == kWeightWarp) {
             WeightWarp<kMaxRows>{shared, ptx::evict_first_policy(), {}}.run();
         }
-        if (warp == kFinishWarp) FinishWarp<kMaxRows>{gpu, launch, shared}.run();
+        if (warp == kFinishWarp) FinishWarp<kMaxRows, Gpu>{gpu, launch, shared}.run();
     }
     ptx::cta_barrier();
     if (aborted(&shared->abort)) return false;

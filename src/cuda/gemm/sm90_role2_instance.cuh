@@ -11,15 +11,21 @@
 namespace gcmoe::cuda::gemm {
 
 // Resources of sm_90a, kept by ./dev registers --write; spills: bytes of stores / loads
-//   role2_kernel<false, 16>: registers 96, spills 108 / 144
-//   role2_kernel<false, 32>: registers 96, spills 108 / 144
-//   role2_kernel<false, 64>: registers 96, spills 164 / 296
-//   role2_kernel<true, 16>: registers 96, spills 112 / 148
-//   role2_kernel<true, 32>: registers 96, spills 104 / 140
-//   role2_kernel<true, 64>: registers 96, spills 256 / 336
-template <bool kK32, std::uint32_t kMaxRows>
+//   role2_kernel<false, 16, false>: registers 96, spills 108 / 144
+//   role2_kernel<false, 16, true>: registers 96, spills 112 / 164
+//   role2_kernel<false, 32, false>: registers 96, spills 108 / 144
+//   role2_kernel<false, 32, true>: registers 96, spills 112 / 164
+//   role2_kernel<false, 64, false>: registers 96, spills 164 / 296
+//   role2_kernel<false, 64, true>: registers 96, spills 200 / 348
+//   role2_kernel<true, 16, false>: registers 96, spills 112 / 148
+//   role2_kernel<true, 16, true>: registers 96, spills 116 / 168
+//   role2_kernel<true, 32, false>: registers 96, spills 104 / 140
+//   role2_kernel<true, 32, true>: registers 96, spills 108 / 160
+//   role2_kernel<true, 64, false>: registers 96, spills 256 / 336
+//   role2_kernel<true, 64, true>: registers 96, spills 264 / 360
+template <bool kK32, std::uint32_t kMaxRows, bool kTraced>
 __global__ void __launch_bounds__(kThreads, 1)
-    role2_kernel(const __grid_constant__ device::GpuLaunch launch) {
+    role2_kernel(const __grid_constant__ device::LaunchOf<kTraced> launch) {
     extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
     if (launch.is_warm_up != 0) return;
     // Role 3 waits for its data by signals, and for this CTA to leave its SM.
@@ -32,9 +38,13 @@ __global__ void __launch_bounds__(kThreads, 1)
 }
 
 template <bool kK32, std::uint32_t kMaxRows>
+inline constexpr device::RoleKernels kRole2Kernels{&role2_kernel<kK32, kMaxRows, false>,
+                                                   &role2_kernel<kK32, kMaxRows, true>};
+
+template <bool kK32, std::uint32_t kMaxRows>
 cudaError_t prepare_role2_instance() {
-    return device::prepare_kernel(&role2_kernel<kK32, kMaxRows>, kThreads,
-                                  device::one_cta_per_sm(sizeof(SharedStorage<kMaxRows>)));
+    return kRole2Kernels<kK32, kMaxRows>.prepare(
+        kThreads, device::one_cta_per_sm(sizeof(SharedStorage<kMaxRows>)));
 }
 
 template <bool kK32, std::uint32_t kMaxRows>
@@ -42,8 +52,7 @@ cudaError_t launch_role2_instance(const device::GpuLaunch& launch, cudaStream_t 
     constexpr std::size_t kBytes = device::one_cta_per_sm(sizeof(SharedStorage<kMaxRows>));
     const layout::PlanMemory& plan = launch.memory.plan;
     const unsigned units = launch.is_role4 != 0 ? plan.dispatch_units : plan.compute_units;
-    return device::launch_kernel(&role2_kernel<kK32, kMaxRows>, {units, kThreads, kBytes}, launch,
-                                 stream);
+    return kRole2Kernels<kK32, kMaxRows>.launch({units, kThreads, kBytes}, launch, stream);
 }
 
 }  // namespace gcmoe::cuda::gemm

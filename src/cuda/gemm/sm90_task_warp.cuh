@@ -131,10 +131,37 @@ struct TaskWarp {
     }
 };
 
+// What an event of the task, or of the wait for its rows, is about.
+__device__ __forceinline__ device::LogSite site_of(const GpuTask& task) {
+    device::LogSite site{.kind = trace::Kind::kFirstGemm,
+                         .block = task.block,
+                         .expert = task.expert,
+                         .task = task.index,
+                         .signal = Signal::kL1Full};
+    switch (task.kind) {
+        case schedule::TaskKind::kFirstGemm:
+            return site;
+        case schedule::TaskKind::kSecondGemm:
+            site.kind = trace::Kind::kSecondGemm;
+            site.signal = Signal::kL2Full;
+            return site;
+        case schedule::TaskKind::kSharedFirst:
+            site.kind = trace::Kind::kSharedFirst;
+            site.expert = trace::kNoIndex;
+            return site;
+        case schedule::TaskKind::kSharedSecond:
+            site.kind = trace::Kind::kSharedSecond;
+            site.signal = Signal::kSharedReady;
+            site.expert = trace::kNoIndex;
+            return site;
+    }
+    return site;
+}
+
 // The finish warp.
-template <std::uint32_t kMaxRows>
+template <std::uint32_t kMaxRows, class Gpu>
 struct FinishWarp {
-    const GpuLaunch& gpu;
+    const Gpu& gpu;
     const Launch& launch;
     SharedStorage<kMaxRows>* shared;
 
@@ -188,6 +215,28 @@ struct FinishWarp {
         }
     }
 
+    // Lane 0: the task ended at `end_ns`. It began when its rows were there and the one before had
+    // ended; what of the wait for the rows the unit stood still for is an event, too.
+    __device__ __forceinline__ void log_task(const GpuTask& task, std::uint32_t slot,
+                                             std::uint64_t end_ns) const {
+        if constexpr (device::kKeepsLogs<Gpu>) {
+            trace::UnitLog* log = log_of(gpu, launch);
+            const TaskTimes& times = shared->times[slot];
+            const std::uint64_t idle_ns = device::after_last(*log, times.wait_ns);
+            const std::uint64_t begin_ns = idle_ns < times.ready_ns ? times.ready_ns : idle_ns;
+            device::LogSite site = site_of(task);
+            const bool waits = task.kind != schedule::TaskKind::kSharedFirst;
+            if (waits && idle_ns < begin_ns) {
+                const trace::Kind kind = site.kind;
+                site.kind = trace::Kind::kWait;
+                device::log_event(log, launch, site, {idle_ns, begin_ns});
+                site.kind = kind;
+            }
+            site.signal = Signal::kNone;
+            device::log_event(log, launch, site, {begin_ns, end_ns});
+        }
+    }
+
     __device__ __forceinline__ void run() {
         RingCursor<kTaskSlots> slots;
         for (;;) {
@@ -198,7 +247,11 @@ struct FinishWarp {
             if (lane() == 0) allow_stores(task, slot);
             ptx::warp_barrier();
             wait_phase(&shared->task_done[slot], slots.phase);
-            if (!aborted(&shared->abort)) signal(task, slot);
+            const std::uint64_t end_ns = device::log_clock(gpu);
+            if (!aborted(&shared->abort)) {
+                signal(task, slot);
+                if (lane() == 0) log_task(task, slot, end_ns);
+            }
             ptx::warp_barrier();
             if (lane() == 0) ptx::mbarrier_arrive(&shared->task_free[slot]);
             slots.advance();
@@ -206,18 +259,38 @@ struct FinishWarp {
     }
 };
 
+// Lane 0 of the task warp, the log's writer until the first task is handed out: the CTA knows its
+// launch; role 1 has told it the blocks.
+template <class Gpu>
+__device__ __forceinline__ void log_begin(const Gpu& gpu, const Launch& launch) {
+    if constexpr (device::kKeepsLogs<Gpu>) {
+        device::log_step(log_of(gpu, launch), launch, {trace::Kind::kBegin},
+                         gpu.compute_times[launch.unit].begin_ns);
+    }
+}
+template <class Gpu>
+__device__ __forceinline__ void log_told(const Gpu& gpu, const Launch& launch) {
+    if constexpr (device::kKeepsLogs<Gpu>) {
+        const Signal signal = gpu.overlap != 0 ? Signal::kNumBlocks : Signal::kOverlapOff;
+        device::log_step(log_of(gpu, launch), launch,
+                         {.kind = trace::Kind::kWait, .signal = signal}, 0);
+    }
+}
+
 // The task warp's whole launch.
-template <std::uint32_t kMaxRows>
-__device__ __forceinline__ void run_task_warp(const GpuLaunch& gpu, const Launch& launch,
+template <std::uint32_t kMaxRows, class Gpu>
+__device__ __forceinline__ void run_task_warp(const Gpu& gpu, const Launch& launch,
                                               SharedStorage<kMaxRows>* shared) {
     std::uint32_t num_blocks = 0;
     std::uint64_t first_ticket = 0;
     if (ptx::thread_idx() % 32 == 0 && gpu.is_role4 == 0) {
+        log_begin(gpu, launch);
         protocol::take_ticket<GpuMemory>(gpu.memory, &first_ticket);
         const bool ok =
             (gpu.overlap != 0 || protocol::wait_role1_left<GpuMemory>(gpu.memory, launch)) &&
             protocol::wait_num_blocks<GpuMemory>(gpu.memory, launch, &num_blocks);
         if (!ok) shared->abort = 1;
+        log_told(gpu, launch);
     }
     num_blocks = ptx::shuffle(num_blocks, 0);
     const schedule::TaskOrder all = device::task_order(gpu, num_blocks, launch.num_tokens);

@@ -15,9 +15,11 @@ namespace gcmoe::cuda::joint {
 namespace {
 
 // Resources of sm_90a, kept by ./dev registers --write; spills: bytes of stores / loads
-//   dispatch_combine_kernel: registers 98, spills 0 / 0
+//   dispatch_combine_kernel<false>: registers 98, spills 0 / 0
+//   dispatch_combine_kernel<true>: registers 100, spills 0 / 0
+template <bool kTraced>
 __global__ void __launch_bounds__(dispatch::kThreads, 1)
-    dispatch_combine_kernel(const __grid_constant__ device::GpuLaunch launch) {
+    dispatch_combine_kernel(const __grid_constant__ device::LaunchOf<kTraced> launch) {
     extern __shared__ __align__(128) std::uint8_t shared_bytes[];
     if (launch.is_warm_up != 0) return;
     const device::Unit unit = device::Unit::of_grid();
@@ -38,19 +40,20 @@ __global__ void __launch_bounds__(dispatch::kThreads, 1)
     device::note_end(combine_times, combined);
 }
 
+constexpr device::RoleKernels kKernels{&dispatch_combine_kernel<false>,
+                                       &dispatch_combine_kernel<true>};
+
 }  // namespace
 
 cudaError_t prepare_dispatch_combine() {
-    return device::prepare_kernel(&dispatch_combine_kernel, dispatch::kThreads,
-                                  device::kMostSharedBytes);
+    return kKernels.prepare(dispatch::kThreads, device::kMostSharedBytes);
 }
 
 cudaError_t launch_dispatch_combine(const device::GpuLaunch& launch, cudaStream_t stream) {
     const std::size_t bytes = device::one_cta_per_sm(
         dispatch::role1_shared_bytes(launch.num_experts, launch.memory.heap.num_ranks));
-    return device::launch_kernel(&dispatch_combine_kernel,
-                                 {launch.memory.plan.dispatch_units, dispatch::kThreads, bytes},
-                                 launch, stream);
+    return kKernels.launch({launch.memory.plan.dispatch_units, dispatch::kThreads, bytes}, launch,
+                           stream);
 }
 
 }  // namespace gcmoe::cuda::joint

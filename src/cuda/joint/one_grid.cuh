@@ -36,8 +36,8 @@ GCMOE_HD inline std::size_t one_grid_bytes(std::uint32_t num_experts, std::uint3
 }
 
 // Role 1 or 2 of one CTA. Returns false if it left early.
-template <bool kK32, std::uint32_t kMaxRows>
-__device__ __forceinline__ bool run_first_role(const GpuLaunch& gpu, const Unit& unit,
+template <bool kK32, std::uint32_t kMaxRows, class Gpu>
+__device__ __forceinline__ bool run_first_role(const Gpu& gpu, const Unit& unit,
                                                std::uint8_t* shared) {
     const std::uint32_t dispatch_units = gpu.memory.plan.dispatch_units;
     if (unit.idx < dispatch_units) {
@@ -58,8 +58,8 @@ __device__ __forceinline__ bool run_first_role(const GpuLaunch& gpu, const Unit&
 
 // The whole launch of one CTA. One place calls role 3, so that the real one finds the rehearsal's
 // instructions in the caches.
-template <bool kK32, std::uint32_t kMaxRows>
-__device__ __forceinline__ void run_one_grid(const GpuLaunch& gpu, std::uint8_t* shared) {
+template <bool kK32, std::uint32_t kMaxRows, class Gpu>
+__device__ __forceinline__ void run_one_grid(const Gpu& gpu, std::uint8_t* shared) {
     const Unit unit = Unit::of_grid();
     const bool combines = ptx::thread_idx() < combine::kThreads;
     const std::uint32_t role_step = unit.idx < gpu.memory.plan.dispatch_units ? 0 : 1;

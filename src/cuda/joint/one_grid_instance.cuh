@@ -11,24 +11,33 @@
 namespace gcmoe::cuda::joint {
 
 // Resources of sm_90a, kept by ./dev registers --write; spills: bytes of stores / loads
-//   one_grid_kernel<false, 16>: registers 96, spills 288 / 416
-//   one_grid_kernel<false, 32>: registers 96, spills 340 / 516
-//   one_grid_kernel<false, 64>: registers 96, spills 616 / 1036
-//   one_grid_kernel<true, 16>: registers 96, spills 344 / 444
-//   one_grid_kernel<true, 32>: registers 96, spills 256 / 384
-//   one_grid_kernel<true, 64>: registers 96, spills 696 / 960
-template <bool kK32, std::uint32_t kMaxRows>
+//   one_grid_kernel<false, 16, false>: registers 96, spills 288 / 416
+//   one_grid_kernel<false, 16, true>: registers 96, spills 288 / 432
+//   one_grid_kernel<false, 32, false>: registers 96, spills 340 / 516
+//   one_grid_kernel<false, 32, true>: registers 96, spills 344 / 540
+//   one_grid_kernel<false, 64, false>: registers 96, spills 616 / 1036
+//   one_grid_kernel<false, 64, true>: registers 96, spills 624 / 1052
+//   one_grid_kernel<true, 16, false>: registers 96, spills 344 / 444
+//   one_grid_kernel<true, 16, true>: registers 96, spills 344 / 468
+//   one_grid_kernel<true, 32, false>: registers 96, spills 256 / 384
+//   one_grid_kernel<true, 32, true>: registers 96, spills 260 / 404
+//   one_grid_kernel<true, 64, false>: registers 96, spills 696 / 960
+//   one_grid_kernel<true, 64, true>: registers 96, spills 700 / 984
+template <bool kK32, std::uint32_t kMaxRows, bool kTraced>
 __global__ void __launch_bounds__(gemm::kThreads, 1)
-    one_grid_kernel(const __grid_constant__ device::GpuLaunch launch) {
+    one_grid_kernel(const __grid_constant__ device::LaunchOf<kTraced> launch) {
     extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
     if (launch.is_warm_up != 0) return;
     run_one_grid<kK32, kMaxRows>(launch, shared_bytes);
 }
 
 template <bool kK32, std::uint32_t kMaxRows>
+inline constexpr device::RoleKernels kOneGridKernels{&one_grid_kernel<kK32, kMaxRows, false>,
+                                                     &one_grid_kernel<kK32, kMaxRows, true>};
+
+template <bool kK32, std::uint32_t kMaxRows>
 cudaError_t prepare_one_grid_instance() {
-    return device::prepare_kernel(&one_grid_kernel<kK32, kMaxRows>, gemm::kThreads,
-                                  device::kMostSharedBytes);
+    return kOneGridKernels<kK32, kMaxRows>.prepare(gemm::kThreads, device::kMostSharedBytes);
 }
 
 template <bool kK32, std::uint32_t kMaxRows>
@@ -37,8 +46,7 @@ cudaError_t launch_one_grid_instance(const device::GpuLaunch& launch, cudaStream
     const std::size_t bytes =
         device::one_cta_per_sm(one_grid_bytes<kMaxRows>(launch.num_experts, memory.heap.num_ranks));
     const unsigned units = memory.plan.dispatch_units + memory.plan.compute_units;
-    return device::launch_kernel(&one_grid_kernel<kK32, kMaxRows>, {units, gemm::kThreads, bytes},
-                                 launch, stream);
+    return kOneGridKernels<kK32, kMaxRows>.launch({units, gemm::kThreads, bytes}, launch, stream);
 }
 
 }  // namespace gcmoe::cuda::joint

@@ -14,6 +14,7 @@
 #include "backend/launch_times.hpp"
 #include "base/check.hpp"
 #include "cuda/device/device_buffer.hpp"
+#include "cuda/runtime/device_logs.hpp"
 #include "cuda/runtime/init_signals.hpp"
 #include "cuda/runtime/prepare_roles.hpp"
 #include "cuda/runtime/stream_capture.hpp"
@@ -116,6 +117,7 @@ class CudaRank final : public backend::RankBackend {
     bool synchronize() override;
     [[nodiscard]] LaunchTimes times() override;
     [[nodiscard]] Placement placement() override;
+    void append_trace(trace::Trace* out) override;
     [[nodiscard]] layout::RankMemory memory(int plan_idx) const override;
 
   private:
@@ -144,6 +146,7 @@ class CudaRank final : public backend::RankBackend {
     DeviceBuffer local_;
     std::vector<DeviceBuffer> old_heaps_;  // mapped until the rank goes
     DeviceBuffer times_;                   // GpuTimes: (most dispatch, compute, combine, dispatch)
+    DeviceLogs logs_;                      // allocated for a trace only
     std::size_t most_dispatch_ = 0;
     std::size_t most_compute_ = 0;
     std::size_t most_combine_ = 0;
@@ -167,6 +170,10 @@ Status CudaRank::allocate() {
     most_combine_ = most_dispatch_ + most_compute_;
     const std::size_t units = 2 * most_dispatch_ + most_compute_ + most_combine_;
     GCMOE_RETURN_IF_ERROR(times_.allocate(units * sizeof(GpuTimes), "the times of a launch"));
+    if (setup_.trace_events != 0) {
+        GCMOE_RETURN_IF_ERROR(logs_.allocate({most_dispatch_, most_compute_, most_combine_},
+                                             static_cast<std::size_t>(setup_.trace_events)));
+    }
     const int value = setup_.poison ? 0xFF : 0;
     GCMOE_RETURN_IF_ERROR(
         cuda_status(cudaMemset(heap_base(), value, heap_.bytes()), "filling memory"));
@@ -294,6 +301,8 @@ device::GpuLaunch CudaRank::make_launch(const LaunchRequest& request, std::uint1
     launch.combine_times = launch.compute_times + most_compute_;
     launch.shared_times = launch.combine_times + most_combine_;
     device::list_warm_ranges(&launch);
+    launch.is_traced = setup_.trace_events != 0 ? 1 : 0;
+    launch.logs = logs_.logs();
     return launch;
 }
 
@@ -436,6 +445,11 @@ Placement CudaRank::placement() {
     placement.combine_map = on_dispatch ? placement.dispatch_map : placement.compute_map;
     if (plan.has_role4) placement.shared_ran = sms(times.shared);
     return placement;
+}
+
+void CudaRank::append_trace(trace::Trace* out) {
+    const DeviceScope scope(setup_.device);
+    must(logs_.append(setup_.rank, out));
 }
 
 }  // namespace

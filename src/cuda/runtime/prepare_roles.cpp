@@ -29,13 +29,11 @@ Status prepare_roles(int device) {
     return {};
 }
 
-Status warm_up_roles(const RoleStreams& streams) {
+namespace {
+
+// The launches of warm_up_roles, plain or traced.
+Status warm_up(const RoleStreams& streams, device::GpuLaunch nothing) {
     const auto [dispatch, compute, whole] = streams;
-    device::GpuLaunch nothing;
-    nothing.is_warm_up = 1;
-    nothing.memory.plan.dispatch_units = 1;
-    nothing.memory.heap.num_ranks = 1;
-    nothing.memory.plan.compute_units = 1;
     GCMOE_RETURN_IF_ERROR(
         cuda_status(dispatch::launch_role1(nothing, dispatch), "warming up role 1"));
     GCMOE_RETURN_IF_ERROR(cuda_status(joint::launch_dispatch_combine(nothing, dispatch),
@@ -56,6 +54,19 @@ Status warm_up_roles(const RoleStreams& streams) {
     GCMOE_RETURN_IF_ERROR(cuda_status(cudaStreamSynchronize(dispatch), "warming up role 1"));
     GCMOE_RETURN_IF_ERROR(cuda_status(cudaStreamSynchronize(whole), "warming up the one grid"));
     return cuda_status(cudaStreamSynchronize(compute), "warming up roles 2 and 3");
+}
+
+}  // namespace
+
+Status warm_up_roles(const RoleStreams& streams) {
+    device::GpuLaunch nothing;
+    nothing.is_warm_up = 1;
+    nothing.memory.plan.dispatch_units = 1;
+    nothing.memory.heap.num_ranks = 1;
+    nothing.memory.plan.compute_units = 1;
+    GCMOE_RETURN_IF_ERROR(warm_up(streams, nothing));
+    nothing.is_traced = 1;
+    return warm_up(streams, nothing);
 }
 
 }  // namespace gcmoe::cuda::runtime
