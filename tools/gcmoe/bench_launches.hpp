@@ -48,6 +48,11 @@ class BenchLaunch {
   public:
     Status create(const BenchSite& site, const LaunchKey& key, const OperatorOptions& options);
     Status launch() { return op_->launch(args_); }
+    // By one of the operator's plans.
+    Status launch(const std::string& plan) {
+        args_.plan = plan;
+        return op_->launch(args_);
+    }
     Status synchronize() { return op_->synchronize(); }
     // y of the last launch. Shapes: (tokens, hidden).
     Status read(std::vector<std::uint16_t>* rows);
