@@ -39,7 +39,7 @@ struct TuneLimits {
 
 struct Finalist {
     Candidate candidate;
-    double median_us = 0;  // median of the routings' medians
+    double median_us = 0;  // mean of the routings' medians
 };
 
 struct TunedPoint {
