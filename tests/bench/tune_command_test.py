@@ -118,6 +118,12 @@ class TuneCommandTest(unittest.TestCase):
         self.assertNotEqual(result.returncode, 0)
         self.assertIn("row_block = 20", result.stdout + result.stderr)
 
+    def test_the_library_has_tables(self):
+        report = self.json_of("info", "--model", "glm-5.2", "--experts", "32", "--no-shared",
+                              "--ranks", "1", "--max-tokens", "1")
+        plan = report["capability"]["backends"]["cuda"]["plan"]
+        self.assertIn("the library's table", plan["tuned"])
+
     def test_a_table_can_be_derived(self):
         table = self.write("table.jsonl", HEAD, ENTRY)
         out = self.path("h20.jsonl")

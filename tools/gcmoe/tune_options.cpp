@@ -44,9 +44,9 @@ Status override_sizes(const TuneOptions& options, BenchPlan* plan) {
         const bool is_width = value == &model.hidden || value == &model.inter;
         const int multiple = is_width ? kMxfp4Group : 1;
         if (**given < multiple || **given > kMostWidth || **given % multiple != 0) {
-            return option_error(
-                option, text,
-                fmt::format("must be a multiple of {} in {}..{}", multiple, multiple, kMostWidth));
+            const std::string rule = is_width ? fmt::format("a multiple of {} ", multiple) : "";
+            return option_error(option, text,
+                                fmt::format("must be {}in {}..{}", rule, multiple, kMostWidth));
         }
         *value = **given;
     }
