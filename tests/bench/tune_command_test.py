@@ -67,7 +67,7 @@ class TuneCommandTest(unittest.TestCase):
             self.assertEqual(len(point["kept"]), counts["measured"])
             self.assertEqual(len(set(point["kept"])), counts["measured"])
         text = gcmoe("tune", "--candidates-only", "--model", "glm-5.2", "--tokens", "8")
-        self.assertIn("glm-5.2, 8 tokens: 427 candidates:", text.stdout)
+        self.assertIn("glm-5.2, 8 tokens: 437 candidates:", text.stdout)
 
     def test_a_shape_by_options(self):
         (point,) = self.json_of("tune", "--candidates-only", "--model", "v4-flash", "--hidden",

@@ -108,6 +108,12 @@ TEST(TuneCandidates, RowBlocksAreThoseThatTheRoutingsCanUse) {
     EXPECT_EQ(row_blocks(site), (std::set<int>{16, 24}));
     site.expert_rows = {{100}};  // 13, 7, 5, 4, 3, 3, 2, 2 blocks
     EXPECT_EQ(row_blocks(site), (std::set<int>{40, 56}));
+    // Blocks of the shared expert, of 64 tokens, count as well, twice.
+    site.shape.shared_inter = 2304;
+    site.expert_rows = {{1}};  // 1 + 2 * (8, 4, 3, 2, 2, 2, 2, 1)
+    EXPECT_EQ(row_blocks(site), (std::set<int>{64}));
+    site.expert_rows = {{1, 1, 1, 1, 1, 1, 1, 1}};  // 8 + the same
+    EXPECT_EQ(row_blocks(site), (std::set<int>{24, 32, 64}));
 }
 
 // What the rules choose is measured even where the model says that it cannot be the best.

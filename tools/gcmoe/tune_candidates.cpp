@@ -16,12 +16,14 @@ constexpr CombineUnits kForms[] = {CombineUnits::kFollow, CombineUnits::kDispatc
                                    CombineUnits::kCompute, CombineUnits::kAll};
 // Parts of the rules' ring and lead.
 constexpr std::pair<int, int> kRings[] = {{1, 4}, {1, 2}, {1, 1}, {2, 1}, {4, 1}};
-constexpr std::pair<int, int> kLeads[] = {{1, 4}, {1, 2}, {3, 4}, {1, 1},
-                                          {5, 4}, {3, 2}, {2, 1}, {3, 1}};
+constexpr std::pair<int, int> kLeads[] = {{1, 4}, {1, 2}, {3, 4}, {1, 1}, {5, 4},
+                                          {3, 2}, {2, 1}, {3, 1}, {4, 1}, {6, 1}};
 
 // Reading weights half as often again costs more than any kernel of fewer rows saves.
-constexpr int kMostBlocks = 3;
-constexpr int kOfBlocks = 2;
+constexpr int kMostReads = 3;
+constexpr int kOfReads = 2;
+// FP8 weights are two of FP4.
+constexpr int kSharedReads = 2;
 
 int part_of(int value, const std::pair<int, int>& part) {
     return std::max(value * part.first / part.second, 1);
@@ -68,20 +70,23 @@ std::string candidate_text(const Candidate& candidate) {
     return candidate.launch_mode == LaunchMode::kEager ? text + ", eager" : text;
 }
 
-std::int64_t CandidateList::num_blocks(int row_block) const {
-    std::int64_t blocks = 0;
+std::int64_t CandidateList::num_reads(int row_block) const {
+    const std::int64_t shared =
+        site_.shape.shared_inter == 0 ? 0 : kSharedReads * ceil_div(site_.tokens, row_block);
+    std::int64_t reads = 0;
     for (const std::vector<int>& routing : site_.expert_rows) {
-        for (const int rows : routing) blocks += ceil_div(rows, row_block);
+        reads += shared;
+        for (const int rows : routing) reads += ceil_div(rows, row_block);
     }
-    return blocks;
+    return reads;
 }
 
 bool CandidateList::is_dominated(int row_block) const {
-    const std::int64_t blocks = num_blocks(row_block);
-    if (row_block > plan::kMinRowBlock && num_blocks(row_block - plan::kMinRowBlock) == blocks) {
+    const std::int64_t reads = num_reads(row_block);
+    if (row_block > plan::kMinRowBlock && num_reads(row_block - plan::kMinRowBlock) == reads) {
         return true;
     }
-    return blocks * kOfBlocks > num_blocks(plan::kMaxRowBlock) * kMostBlocks;
+    return reads * kOfReads > num_reads(plan::kMaxRowBlock) * kMostReads;
 }
 
 Status CandidateList::add_rules() {

@@ -59,7 +59,8 @@ class CandidateList {
                            std::uint32_t, layout::CombineOn>;
     void offer(const PlanOptions& options, LaunchMode mode);
     [[nodiscard]] bool is_dominated(int row_block) const;
-    [[nodiscard]] std::int64_t num_blocks(int row_block) const;
+    // How often weights of an expert are read, all routings together.
+    [[nodiscard]] std::int64_t num_reads(int row_block) const;
 
     TuneSite site_;
     std::vector<Candidate> kept_;
