@@ -41,7 +41,7 @@ TEST(ShippedTables, AreTheFilesOfTheSources) {
         EXPECT_TRUE(found) << name;
     }
     EXPECT_EQ(files, plan::shipped_table_texts().size());
-    EXPECT_GE(files, 2U);
+    EXPECT_EQ(files, 6U);
 }
 
 TEST(ShippedTables, EveryEntryMakesAPlanOnItsGpu) {
@@ -71,35 +71,47 @@ TEST(ShippedTables, ChangeNoPlanForNoise) {
     }
 }
 
-// H20: what derive_table makes of the H200's table, under its label.
-TEST(ShippedTables, TheH20sIsDerivedFromTheH200s) {
-    const TunedTable* h200 = nullptr;
-    const TunedTable* h20 = nullptr;
-    for (const TunedTable& table : plan::shipped_tables()) {
-        if (table.sms == plan::kH200Sms) h200 = &table;
-        if (table.sms == 78) h20 = &table;
+// The table of a name; none: without a head.
+TunedTable shipped_table(const std::string& name) {
+    TunedTable table;
+    for (const auto& [shipped, text] : plan::shipped_table_texts()) {
+        if (shipped != name) continue;
+        EXPECT_TRUE(plan::parse_tuned_table(text, name, &table).ok()) << name;
     }
-    ASSERT_NE(h200, nullptr);
-    ASSERT_NE(h20, nullptr);
-    EXPECT_FALSE(h200->is_derived());
-    EXPECT_TRUE(h20->is_derived());
-    TunedTable derived;
-    ASSERT_TRUE(plan::derive_table(*h200, h20->gpu, 78, &derived).ok());
-    EXPECT_EQ(h20->derived_from, derived.derived_from);
-    ASSERT_EQ(h20->entries.size(), derived.entries.size());
+    return table;
+}
+
+void expect_same_plans(const TunedTable& shipped, const TunedTable& derived) {
+    EXPECT_EQ(shipped.derived_from, derived.derived_from);
+    ASSERT_EQ(shipped.entries.size(), derived.entries.size());
     for (std::size_t i = 0; i < derived.entries.size(); ++i) {
-        const TunedEntry& shipped = h20->entries[i];
+        const TunedEntry& is = shipped.entries[i];
         const TunedEntry& wanted = derived.entries[i];
-        EXPECT_EQ(shipped.layer, wanted.layer) << i;
-        EXPECT_EQ(shipped.from, wanted.from) << i;
-        EXPECT_EQ(shipped.to, wanted.to) << i;
-        EXPECT_EQ(shipped.options.partition.dispatch_units,
-                  wanted.options.partition.dispatch_units);
-        EXPECT_EQ(shipped.options.partition.compute_units, wanted.options.partition.compute_units);
-        EXPECT_EQ(shipped.options.row_block, wanted.options.row_block) << i;
-        EXPECT_EQ(shipped.options.ring_blocks, wanted.options.ring_blocks) << i;
-        EXPECT_EQ(shipped.options.lead_blocks, wanted.options.lead_blocks) << i;
-        EXPECT_EQ(shipped.options.combine, wanted.options.combine) << i;
+        EXPECT_EQ(is.layer, wanted.layer) << i;
+        EXPECT_EQ(is.from, wanted.from) << i;
+        EXPECT_EQ(is.to, wanted.to) << i;
+        EXPECT_EQ(is.options.partition.dispatch_units, wanted.options.partition.dispatch_units);
+        EXPECT_EQ(is.options.partition.compute_units, wanted.options.partition.compute_units);
+        EXPECT_EQ(is.options.row_block, wanted.options.row_block) << i;
+        EXPECT_EQ(is.options.ring_blocks, wanted.options.ring_blocks) << i;
+        EXPECT_EQ(is.options.lead_blocks, wanted.options.lead_blocks) << i;
+        EXPECT_EQ(is.options.combine, wanted.options.combine) << i;
+    }
+}
+
+// H20: what derive_table makes of the H200's tables, under its label.
+TEST(ShippedTables, TheH20sAreDerivedFromTheH200s) {
+    for (const std::string kind : {"", "-shared", "-shared-v41-flash"}) {
+        SCOPED_TRACE(kind);
+        const TunedTable h200 = shipped_table("h200" + kind);
+        const TunedTable h20 = shipped_table("h20" + kind);
+        EXPECT_EQ(h200.sms, plan::kH200Sms);
+        EXPECT_EQ(h20.sms, 78);
+        EXPECT_FALSE(h200.is_derived());
+        EXPECT_TRUE(h20.is_derived());
+        TunedTable derived;
+        ASSERT_TRUE(plan::derive_table(h200, h20.gpu, 78, &derived).ok());
+        expect_same_plans(h20, derived);
     }
 }
 
