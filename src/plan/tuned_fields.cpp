@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "checkpoint/message.hpp"
+#include "plan/tuned_table.hpp"
 
 namespace gcmoe::plan {
 
@@ -134,7 +135,8 @@ Status TunedFields::end() {
     if (!status_.ok()) return status_;
     for (const auto& [name, value] : object_.items()) {
         if (known_.count(name) != 0) continue;
-        fail(fmt::format("the field {} is unknown in version 1", checkpoint::quote(name)));
+        fail(fmt::format("the field {} is unknown in version {}", checkpoint::quote(name),
+                         kTunedVersion));
         break;
     }
     return status_;

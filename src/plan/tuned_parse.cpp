@@ -1,12 +1,10 @@
 // The text of a tuned table: what each field may hold.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
-#include <map>
 #include <memory>
-#include <tuple>
 
-#include "base/math.hpp"
 #include "checkpoint/input_file.hpp"
 #include "checkpoint/message.hpp"
 #include "plan/choose_plan.hpp"
@@ -23,7 +21,6 @@ constexpr int kMostLaunches = 100000;
 constexpr int kMostMib = 1 << 20;
 constexpr double kMostUs = 1e9;
 constexpr double kMostPercent = 100;
-constexpr const char* kHeadKind = kTunedKind;
 
 std::string line_of(const TunedTable& table, int line) {
     return fmt::format("{}, line {}", table.where, line);
@@ -32,7 +29,7 @@ std::string line_of(const TunedTable& table, int line) {
 Status read_head(const Json& object, const std::string& where, TunedTable* out) {
     TunedFields fields(object, where);
     int ignored = 0;
-    fields.word("kind", {kHeadKind}, &ignored);
+    fields.word("kind", {kTunedKind}, &ignored);
     fields.integer("version", kTunedVersion, kTunedVersion, &ignored);
     fields.text("gpu", &out->gpu);
     fields.integer("sms", 2, kMaxUnits, &out->sms);

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "checkpoint/message.hpp"
 #include "plan/tuned_table.hpp"
 
 namespace gcmoe {

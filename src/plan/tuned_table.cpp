@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "base/check.hpp"
-#include "base/math.hpp"
 #include "plan/choose_plan.hpp"
 #include "plan/shipped_tables.hpp"
 

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "base/math.hpp"
-#include "bench_figures.hpp"
 #include "commands.hpp"
 #include "console.hpp"
 #include "gcmoe_version.hpp"
@@ -76,7 +75,7 @@ void print_point(const std::string& title, const TunedPoint& point) {
     for (std::size_t i = 0; i < point.finalists.size(); ++i) {
         const Finalist& finalist = point.finalists[i];
         fmt::print("  {:8.1f} us {:+6.1f} %  {}{}\n", finalist.median_us,
-                   -percent_faster(finalist.median_us, rules_us), i == 0 ? "rules: " : "",
+                   100 * (finalist.median_us / rules_us - 1), i == 0 ? "rules: " : "",
                    candidate_text(finalist.candidate));
     }
     fmt::print(

@@ -4,7 +4,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cmath>
+#include <tuple>
+#include <utility>
 
 #include "bench_device.hpp"
 #include "layer_options.hpp"

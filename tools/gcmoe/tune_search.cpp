@@ -12,7 +12,7 @@ namespace {
 // Candidates that take turns, the rules' plan among them: what the machine does meanwhile it does
 // to all, and times are compared as multiples of the rules' plan.
 constexpr std::size_t kChunk = 64;
-// The part of the time after which no chunk is begun in the first round.
+// The part of the time after which a round over all candidates begins no other chunk.
 constexpr double kScreenShare = 0.5;
 // A stride through the candidates without a common factor with the grid's sizes: if time runs out,
 // what was not measured lies everywhere.
