@@ -1,5 +1,6 @@
-# Two generated sources: gcmoe_version.hpp (library and command) and gcmoe_suites.{hpp,cpp} (command
-# and tests). Only .cpp files may include them: a header alone must compile without a build folder.
+# Three generated sources: gcmoe_version.hpp (library and command), gcmoe_suites.{hpp,cpp} (command
+# and tests) and gcmoe_tuned.cpp (library). Only .cpp files may include the headers: a header alone
+# must compile without a build folder.
 
 set(generated_dir "${PROJECT_BINARY_DIR}/generated")
 
@@ -39,3 +40,12 @@ std::string_view suite_csv(std::string_view name);
 ")
 add_library(gcmoe_suites STATIC ${generated_dir}/suites/gcmoe_suites.cpp)
 target_include_directories(gcmoe_suites PUBLIC ${generated_dir}/suites)
+
+file(GLOB tuned_files CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/plan/tuned/*.jsonl")
+set(GCMOE_TUNED_SOURCE ${generated_dir}/tuned/gcmoe_tuned.cpp)
+add_custom_command(
+    OUTPUT ${GCMOE_TUNED_SOURCE}
+    COMMAND ${CMAKE_COMMAND} -DTABLES_DIR=${PROJECT_SOURCE_DIR}/src/plan/tuned
+            -DOUTPUT=${GCMOE_TUNED_SOURCE} -P ${PROJECT_SOURCE_DIR}/cmake/embed_tuned.cmake
+    DEPENDS ${tuned_files} ${PROJECT_SOURCE_DIR}/cmake/embed_tuned.cmake
+    COMMENT "Embedding src/plan/tuned" VERBATIM)

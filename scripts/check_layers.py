@@ -24,6 +24,7 @@ LAYERS = {
 SIDEWAYS = {
     ("base", "include"): "checks and helpers speak of the public Status",
     ("plan", "backend"): "a plan is chosen in the form that backends take",
+    ("plan", "checkpoint"): "tuned tables are files of strict JSON",
     ("group", "backend"): "the group's book holds its members' backends",
     ("layout", "numerics"): "weight tiles hold the codes and scale windows that numerics defines",
 }

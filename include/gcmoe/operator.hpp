@@ -54,6 +54,9 @@ struct PlanOptions {
     bool overlap = true;     // false: role 2 starts after role 1's last row
     SharedExperts shared_experts = SharedExperts::kAuto;
     CombineUnits combine = CombineUnits::kAuto;
+    // GPU: the tuned table that open values come from where it has this layer (docs/tune.md).
+    // Empty = those that the library carries, "none" = rules alone, else the path of one.
+    std::string tuned;
 };
 
 // GPU: how a launch reaches the device. The CPU backend knows one way only.

@@ -52,9 +52,12 @@ Status make_blueprint(const Shape& shape, const OperatorOptions& options, Bluepr
             }
         }
         backend::Plan plan;
-        GCMOE_RETURN_IF_ERROR(plan::choose_plan(shape, options.max_tokens, asked, machine, &plan));
+        plan::PlanSources sources;
+        GCMOE_RETURN_IF_ERROR(
+            plan::choose_tuned_plan(shape, options.max_tokens, asked, machine, &plan, &sources));
         memories.push_back(plan.memory);
         out->plans.push_back(std::move(plan));
+        out->sources.push_back(std::move(sources));
     }
     out->heap = layout::make_symmetric_heap(shape, options.max_tokens, options.index_type,
                                             &out->symmetric_regions);

@@ -9,6 +9,7 @@
 #include "gcmoe/operator.hpp"
 #include "layout/regions.hpp"
 #include "op/callback_guard.hpp"
+#include "plan/tuned_plan.hpp"
 #include "trace/trace.hpp"
 
 namespace gcmoe {
@@ -37,6 +38,7 @@ struct Blueprint {
     layout::SymmetricHeap heap;
     layout::LocalMemory local;
     std::vector<backend::Plan> plans;
+    std::vector<plan::PlanSources> sources;  // (plans)
     layout::RegionList symmetric_regions;
     layout::RegionList local_regions;
 };

@@ -25,6 +25,7 @@ struct Machine {
     // units share. GPU: 16 MiB of the L2 (60 MB on an H200), beside the weights that stream
     // through. CPU: half of a core's L2 (1 MiB).
     std::uint64_t ring_bytes = 16ULL << 20;
+    int sms = 0;             // of the GPU that the rank has for itself; 0 = no such one
     int units_of_share = 0;  // SMs of the rank, all of which a plan hands out; 0 = no such rule
     int second_columns = 0;  // the only task width of the kernels; 0 = any
     bool has_role4 = false;  // the backend has one
@@ -53,6 +54,7 @@ inline constexpr int kCombineTokensPerSm = 2;
 constexpr Machine gpu_machine(int sms, int ranks) {
     Machine machine;
     const int pairs = sms / 2 / ranks;
+    if (ranks == 1) machine.sms = sms;
     machine.units_of_share = 2 * pairs;
     if (ranks > 1) machine.limits.min_compute = 2;
     machine.second_columns = kGpuTaskColumns;

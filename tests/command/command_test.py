@@ -68,7 +68,7 @@ class CommandTest(unittest.TestCase):
 
 class HelpTest(CommandTest):
     def test_help_of_everything_has_examples(self):
-        for words in [[], ["run"], ["check"], ["info"], ["synth"], ["pack"], ["bench"]]:
+        for words in [[], ["run"], ["check"], ["info"], ["synth"], ["pack"], ["bench"], ["tune"]]:
             result = gcmoe(*words, "--help")
             self.assertEqual(result.returncode, 0, words)
             self.assertIn("Examples:", result.stdout, words)

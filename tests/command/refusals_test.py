@@ -118,6 +118,31 @@ SECTIONS = {
         gcmoe bench --floors-only --out points.jsonl
         gcmoe bench --floors-only --out missing/points.jsonl
         """,
+    "Tune": """
+        gcmoe tune
+        gcmoe tune --model v5
+        gcmoe tune --tokens 0
+        gcmoe tune --shared apart
+        gcmoe tune --experts 8
+        gcmoe tune --model v4-flash --hidden 100
+        gcmoe tune --model v4-flash --topk 33
+        gcmoe tune --model v4-flash --experts 4
+        gcmoe tune --model v4-flash --experts 0
+        gcmoe tune --model v4-flash --inter 8224
+        gcmoe tune --budget-s 0.5
+        gcmoe tune --threshold 51
+        gcmoe tune --sms 78
+        gcmoe tune --candidates-only --sms 1
+        gcmoe tune --candidates-only --sms 16 --model v4-flash --tokens 1
+        gcmoe tune --gpu H20
+        gcmoe tune --derive missing.jsonl --gpu H20 --sms 78
+        gcmoe tune --derive missing.jsonl --gpu H20 --sms 78 --out derived.jsonl
+        gcmoe tune --derive missing.jsonl --sms 78 --out derived.jsonl
+        gcmoe tune --derive missing.jsonl --candidates-only
+        gcmoe run LAYER --tuned missing.jsonl
+        gcmoe info --tuned missing.jsonl
+        gcmoe info --model v4-flash --tuned empty
+        """,
     "Checkpoints": """
         gcmoe run --checkpoint missing
         gcmoe run --checkpoint empty

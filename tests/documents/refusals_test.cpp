@@ -105,6 +105,7 @@ Rows plan_rows() {
             OPTIONS(options.plans[0].partition.dispatch_units = -1),
             OPTIONS(options.plans[0].partition.compute_units = 1024),
             OPTIONS(options.plans[0].shared_experts = SharedExperts::kRole4),
+            OPTIONS(options.plans[0].tuned = "missing.jsonl"),
     };
 }
 

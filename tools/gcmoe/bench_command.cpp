@@ -1,9 +1,7 @@
 // gcmoe bench: how long one rank takes, beside the floor of its bytes and beside copying them.
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <ctime>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -36,10 +34,6 @@ constexpr const char* kExamples = R"(Examples:
 One rank that holds an eighth of a model's experts, uniform routing, all roles and the graph
 included. Floor: bytes of the touched experts (and of the shared one) at 4.3 TB/s. What the columns
 and fields mean: docs/bench.md. Against other operators: scripts/bench_table.py.)";
-
-std::string utc_now() {
-    return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
-}
 
 BenchOrigin find_origin(const BenchOptions& options) {
     BenchOrigin origin;

@@ -54,6 +54,11 @@ class BenchLaunch {
     // From here on launches are replays of a graph with the closing work behind the roles.
     Status close(const BenchSite& site, Closing closing);
     Status launch() { return closed_ != nullptr ? closed_->launch() : op_->launch(args_); }
+    // By one of the operator's plans; not with closing work.
+    Status launch(const std::string& plan) {
+        args_.plan = plan;
+        return op_->launch(args_);
+    }
     Status synchronize();
     // y of the last launch. Shapes: (tokens, hidden).
     Status read(std::vector<std::uint16_t>* rows);

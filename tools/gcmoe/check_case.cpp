@@ -82,6 +82,7 @@ void choose_plan(const CheckOptions& options, int case_idx, CaseRun* run, CaseRe
     plan.second_columns = wide || options.backend == "cuda" ? 256 : 128;
     plan.overlap = !whole;
     plan.partition = {options.dispatch_units, options.compute_units};
+    plan.tuned = options.tuned;
     run->start = start_state(options, plan.ring_blocks);
     report->row_block = plan.row_block;
 }

@@ -39,6 +39,7 @@ struct CheckOptions {
     std::string weight_placement = "before";
     int dispatch_units = 0;
     int compute_units = 0;
+    std::string tuned;  // as PlanOptions::tuned
     double deadline_s = 300.0;
     std::string dump_expected;  // folder; empty = no dump
     std::string expected;       // folder; empty = compute

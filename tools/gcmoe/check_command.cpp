@@ -19,6 +19,7 @@
 #include "gcmoe/capability.hpp"
 #include "gcmoe_suites.hpp"
 #include "layout/peer_table.hpp"
+#include "plan_options.hpp"
 #include "protocol/words.hpp"
 #include "spawn_ranks.hpp"
 
@@ -325,6 +326,7 @@ void add_options(CLI::App* check, CheckCommand* command) {
         ->type_name("DIR");
     add_process_options(*check, &options.processes);
     add_gpu_options(*check, &options.gpu);
+    add_tuned_option(*check, &options.tuned);
     add_console_options(*check, &command->console);
     check->footer(kExamples);
 }

@@ -13,5 +13,6 @@ void add_synth_command(CLI::App& app, int* exit_code);
 void add_pack_command(CLI::App& app, int* exit_code);
 void add_trace_command(CLI::App& app, int* exit_code);
 void add_bench_command(CLI::App& app, int* exit_code);
+void add_tune_command(CLI::App& app, int* exit_code);
 
 }  // namespace gcmoe::cli

@@ -16,6 +16,8 @@
 #include "layer_options.hpp"
 #include "layout/peer_table.hpp"
 #include "machine.hpp"
+#include "plan_options.hpp"
+#include "plan_text.hpp"
 #include "protocol/words.hpp"
 
 namespace gcmoe::cli {
@@ -33,6 +35,7 @@ struct InfoCommand {
     LayerOptions layer;
     std::optional<int> ranks;
     std::optional<int> max_tokens;
+    std::string tuned;
 };
 
 // Cubins that no machine of this project has run.
@@ -58,6 +61,7 @@ std::string cubins_text() {
 struct Capability {
     BackendInfo backend;
     Status status;
+    PlanReport plan;  // empty where the plan is refused
 };
 
 // The layer that was asked about, if any.
@@ -77,9 +81,11 @@ Status check_range(const char* option, int value, int least, int most) {
 
 Status ask(const InfoCommand& command, std::unique_ptr<Question>* out) {
     if (command.layer.model.empty()) {
-        if (command.ranks.has_value() || command.max_tokens.has_value()) {
-            return option_error(command.ranks.has_value() ? "--ranks" : "--max-tokens", "",
-                                "asks about a layer; give --model too");
+        for (const auto& [option, is_given] :
+             {std::pair("--ranks", command.ranks.has_value()),
+              std::pair("--max-tokens", command.max_tokens.has_value()),
+              std::pair("--tuned", !command.tuned.empty())}) {
+            if (is_given) return option_error(option, "", "asks about a layer; give --model too");
         }
         return {};
     }
@@ -97,12 +103,18 @@ Status ask(const InfoCommand& command, std::unique_ptr<Question>* out) {
         OperatorOptions options;
         options.backend = backend.name;
         options.max_tokens = question->max_tokens;
+        options.plans.resize(1);
+        options.plans.front().tuned = command.tuned;
         const Status status = capability(question->shape, options);
         if (status.ok() && question->sizes.empty()) {
             GCMOE_RETURN_IF_ERROR(
                 Operator::size_report(question->shape, options, &question->sizes));
         }
-        question->answers.push_back({backend, status});
+        question->answers.push_back({backend, status, {}});
+        std::vector<PlanReport> plans;
+        const Status planned = report_plans(question->shape, options, &plans);
+        if (planned.ok()) question->answers.back().plan = std::move(plans.front());
+        if (!command.tuned.empty()) GCMOE_RETURN_IF_ERROR(name_option(planned));
     }
     *out = std::move(question);
     return {};
@@ -127,7 +139,8 @@ Json capability_json(const Question& question) {
     for (const Capability& answer : question.answers) {
         backends_json[answer.backend.name] = {
             {"can", answer.status.ok()},
-            {"reason", answer.status.ok() ? Json() : Json(answer.status.message())}};
+            {"reason", answer.status.ok() ? Json() : Json(answer.status.message())},
+            {"plan", answer.plan.values.empty() ? Json() : plan_json(answer.plan)}};
     }
     Json sizes = Json::array();
     std::uint64_t total = 0;
@@ -255,6 +268,9 @@ void print_question(const Question& question) {
     for (const Capability& answer : question.answers) {
         fmt::print("  {}: {}\n", answer.backend.name,
                    answer.status.ok() ? "yes" : "no: " + answer.status.message());
+        if (answer.plan.values.empty()) continue;
+        fmt::print("    plan: {}\n    tuned: {}\n", plan_text(answer.plan), answer.plan.tuned);
+        if (!answer.plan.launch.empty()) fmt::print("    launch: {}\n", answer.plan.launch);
     }
     if (question.sizes.empty()) return;
     Table table({"room", "region", "shape", "bytes"});
@@ -293,6 +309,7 @@ void add_info_command(CLI::App& app, int* exit_code) {
     add_activation_options(*info, &command->layer);
     info->add_option("--ranks", command->ranks, "Expert-parallel ranks of the layer (8)");
     info->add_option("--max-tokens", command->max_tokens, "Token capacity per rank (256)");
+    add_tuned_option(*info, &command->tuned);
     add_console_options(*info, &command->console);
     info->callback([command, exit_code] {
         const Status status = inform(*command);

@@ -388,6 +388,7 @@ Status apply_activation(const LayerOptions& options, Shape* shape) {
 Status name_option(const Status& status) {
     // The library's field in its sentence -> the option. The first that occurs wins.
     static const std::pair<const char*, const char*> kFields[] = {
+        {"tuned table ", "--tuned"},
         {"overlap off", "--no-overlap"},
         {"row_block = ", "--row-block"},
         {"lead_blocks = ", "--lead-blocks"},

@@ -1,9 +1,11 @@
 #include "machine.hpp"
 
 #include <dlfcn.h>
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <sched.h>
 
+#include <ctime>
 #include <fstream>
 #include <set>
 #include <thread>
@@ -134,6 +136,10 @@ std::string find_driver_version() {
                       look_up(library, "nvmlSystemGetDriverVersion", &system_driver_version) &&
                       init() == 0 && system_driver_version(version, sizeof(version) - 1) == 0;
     return said ? version : loaded_driver_version();
+}
+
+std::string utc_now() {
+    return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
 }
 
 }  // namespace gcmoe::cli

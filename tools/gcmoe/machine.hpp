@@ -32,4 +32,7 @@ struct Devices {
 // kernel says it, or "unknown".
 [[nodiscard]] std::string find_driver_version();
 
+// "2026-12-01T09:30:00Z".
+[[nodiscard]] std::string utc_now();
+
 }  // namespace gcmoe::cli

@@ -30,6 +30,7 @@ constexpr const char* kExamples = R"(Examples:
   gcmoe trace --model v4.1-flash --reduced 8 --ranks 4 --tokens 64
   gcmoe info --model glm-5.2 --ranks 8 --max-tokens 256
   gcmoe bench --tokens 1,32,256 --out points.jsonl
+  gcmoe tune --model v4.1-flash --out tuned.jsonl
 Every subcommand takes --json (one JSON object as the last line of stdout) and --help.
 Exit codes: 0 done and verified, 1 ran and a check failed, 2 bad input, 3 stalled.)";
 
@@ -151,6 +152,7 @@ int main(int argc, char** argv) {
     add_pack_command(app, &exit_code);
     add_trace_command(app, &exit_code);
     add_bench_command(app, &exit_code);
+    add_tune_command(app, &exit_code);
     const int code = parse_and_run(app, argc, argv, exit_code);
     // What was printed is part of what was asked for: a full disk must not look like success.
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {

@@ -4,6 +4,15 @@
 
 namespace gcmoe::cli {
 
+void add_tuned_option(CLI::App& command, std::string* tuned) {
+    command
+        .add_option("--tuned", *tuned,
+                    "GPU: the tuned table that values not given come from: a file, or none: rules "
+                    "alone (the tables of the library)")
+        ->type_name("FILE")
+        ->group("Execution");
+}
+
 void add_plan_options(CLI::App& command, PlanOptions* plan) {
     const char* group = "Execution";
     const auto add = [&](const char* name, int* target, const char* description) {
@@ -24,6 +33,7 @@ void add_plan_options(CLI::App& command, PlanOptions* plan) {
             "--no-overlap", [plan] { plan->overlap = false; },
             "Role 2 starts after role 1's last row")
         ->group(group);
+    add_tuned_option(command, &plan->tuned);
 }
 
 }  // namespace gcmoe::cli

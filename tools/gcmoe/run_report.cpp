@@ -10,6 +10,7 @@
 #include "gpu_options.hpp"
 #include "layout/local_memory.hpp"
 #include "op/operator_state.hpp"
+#include "plan_text.hpp"
 #include "quantise_report.hpp"
 #include "reference/judge.hpp"
 
@@ -155,6 +156,14 @@ std::string placement_text(const LayerRun& run) {
     return name ? fmt::format(" ({})", *name) : std::string();
 }
 
+// The first plan of the operators that ran; empty if its table is gone by now.
+PlanReport plan_of(const LayerRun& run) {
+    std::vector<PlanReport> plans;
+    const OperatorState& state = run.ops.front()->state();
+    if (!report_plans(state.shape, state.options, &plans).ok()) return {};
+    return std::move(plans.front());
+}
+
 void print_sizes(const RunOptions& options, const LayerRun& run) {
     const Shape& shape = run.layer.shape;
     const layout::PlanMemory& plan = run.ops.front()->state().plans.front().memory;
@@ -176,6 +185,9 @@ void print_sizes(const RunOptions& options, const LayerRun& run) {
                options.executor, options.processes.is_rank() ? ", ranks as processes" : "",
                plan.dispatch_units, plan.compute_units, placement_text(run), plan.row_block,
                counted(plan.ring_blocks, "block"));
+    if (options.backend == "cpu") return;
+    const PlanReport report = plan_of(run);
+    fmt::print("plan: {}\ntuned: {}\n", plan_text(report), report.tuned);
 }
 
 void print_times(const RunOptions& options, const LayerRun& run,
@@ -308,6 +320,7 @@ void print_run_json(const RunOptions& options, const LayerRun& run, const Verdic
     object["processes"] = options.processes.is_rank() ? run.layer.shape.num_ranks : 1;
     object["roles"] = roles_json(timeline);
     object["overlap"] = overlap_json(options, timeline);
+    object["plan"] = plan_json(plan_of(run));
     object["ring"] = {{"blocks", blocks}, {"laps", laps}};
     if (!options.trace_path.empty()) {
         object["trace"] = {{"file", options.trace_path},
