@@ -108,8 +108,7 @@ struct Ablation {
 constexpr Ablation kAblations[] = {
     {"partition", add_partition}, {"placement", add_placement}, {"overlap", add_overlap},
     {"combine", add_combine},     {"shared", add_shared},       {"launch", add_launch},
-    {"closing", add_closing},     {"decode", add_decode},
-    {"trace", add_trace},
+    {"closing", add_closing},     {"decode", add_decode},       {"trace", add_trace},
 };
 
 }  // namespace
