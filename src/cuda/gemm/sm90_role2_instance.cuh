@@ -11,18 +11,18 @@
 namespace gcmoe::cuda::gemm {
 
 // Resources of sm_90a, kept by ./dev registers --write; spills: bytes of stores / loads
-//   role2_kernel<false, 16, false>: registers 96, spills 108 / 144
-//   role2_kernel<false, 16, true>: registers 96, spills 112 / 164
-//   role2_kernel<false, 32, false>: registers 96, spills 108 / 144
-//   role2_kernel<false, 32, true>: registers 96, spills 112 / 164
-//   role2_kernel<false, 64, false>: registers 96, spills 164 / 296
-//   role2_kernel<false, 64, true>: registers 96, spills 200 / 348
-//   role2_kernel<true, 16, false>: registers 96, spills 112 / 148
-//   role2_kernel<true, 16, true>: registers 96, spills 116 / 168
-//   role2_kernel<true, 32, false>: registers 96, spills 104 / 140
-//   role2_kernel<true, 32, true>: registers 96, spills 108 / 160
-//   role2_kernel<true, 64, false>: registers 96, spills 256 / 336
-//   role2_kernel<true, 64, true>: registers 96, spills 264 / 360
+//   role2_kernel<false, 16, false>: registers 96, spills 60 / 60
+//   role2_kernel<false, 16, true>: registers 96, spills 72 / 80
+//   role2_kernel<false, 32, false>: registers 96, spills 68 / 72
+//   role2_kernel<false, 32, true>: registers 96, spills 80 / 92
+//   role2_kernel<false, 64, false>: registers 96, spills 144 / 232
+//   role2_kernel<false, 64, true>: registers 96, spills 152 / 248
+//   role2_kernel<true, 16, false>: registers 96, spills 56 / 56
+//   role2_kernel<true, 16, true>: registers 96, spills 68 / 76
+//   role2_kernel<true, 32, false>: registers 96, spills 56 / 56
+//   role2_kernel<true, 32, true>: registers 96, spills 68 / 76
+//   role2_kernel<true, 64, false>: registers 96, spills 208 / 252
+//   role2_kernel<true, 64, true>: registers 96, spills 216 / 260
 template <bool kK32, std::uint32_t kMaxRows, bool kTraced>
 __global__ void __launch_bounds__(kThreads, 1)
     role2_kernel(const __grid_constant__ device::LaunchOf<kTraced> launch) {

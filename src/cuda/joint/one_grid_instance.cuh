@@ -11,18 +11,18 @@
 namespace gcmoe::cuda::joint {
 
 // Resources of sm_90a, kept by ./dev registers --write; spills: bytes of stores / loads
-//   one_grid_kernel<false, 16, false>: registers 96, spills 288 / 416
-//   one_grid_kernel<false, 16, true>: registers 96, spills 288 / 432
-//   one_grid_kernel<false, 32, false>: registers 96, spills 340 / 516
-//   one_grid_kernel<false, 32, true>: registers 96, spills 344 / 540
-//   one_grid_kernel<false, 64, false>: registers 96, spills 616 / 1036
-//   one_grid_kernel<false, 64, true>: registers 96, spills 624 / 1052
-//   one_grid_kernel<true, 16, false>: registers 96, spills 344 / 444
-//   one_grid_kernel<true, 16, true>: registers 96, spills 344 / 468
-//   one_grid_kernel<true, 32, false>: registers 96, spills 256 / 384
-//   one_grid_kernel<true, 32, true>: registers 96, spills 260 / 404
-//   one_grid_kernel<true, 64, false>: registers 96, spills 696 / 960
-//   one_grid_kernel<true, 64, true>: registers 96, spills 700 / 984
+//   one_grid_kernel<false, 16, false>: registers 96, spills 276 / 424
+//   one_grid_kernel<false, 16, true>: registers 96, spills 276 / 428
+//   one_grid_kernel<false, 32, false>: registers 96, spills 312 / 476
+//   one_grid_kernel<false, 32, true>: registers 96, spills 316 / 492
+//   one_grid_kernel<false, 64, false>: registers 96, spills 700 / 1120
+//   one_grid_kernel<false, 64, true>: registers 96, spills 704 / 1136
+//   one_grid_kernel<true, 16, false>: registers 96, spills 296 / 424
+//   one_grid_kernel<true, 16, true>: registers 96, spills 256 / 392
+//   one_grid_kernel<true, 32, false>: registers 96, spills 276 / 424
+//   one_grid_kernel<true, 32, true>: registers 96, spills 276 / 428
+//   one_grid_kernel<true, 64, false>: registers 96, spills 616 / 856
+//   one_grid_kernel<true, 64, true>: registers 96, spills 624 / 864
 template <bool kK32, std::uint32_t kMaxRows, bool kTraced>
 __global__ void __launch_bounds__(gemm::kThreads, 1)
     one_grid_kernel(const __grid_constant__ device::LaunchOf<kTraced> launch) {
