@@ -64,6 +64,11 @@ find_package(CUDAToolkit REQUIRED)
 file(GLOB_RECURSE role_sources CONFIGURE_DEPENDS
     "${PROJECT_SOURCE_DIR}/src/cuda/*.cu" "${PROJECT_SOURCE_DIR}/src/cuda/*.cpp")
 add_library(gcmoe_cuda STATIC ${role_sources})
+# Kernels with no registers left for calls: see src/base/host_device.hpp.
+set(inline_cold_sources ${role_sources})
+list(FILTER inline_cold_sources INCLUDE REGEX "/(sm90_role2|one_grid)_k[0-9]+_[0-9]+\\.cu$")
+set_source_files_properties(${inline_cold_sources} PROPERTIES
+    COMPILE_DEFINITIONS GCMOE_INLINE_COLD=1)
 target_include_directories(gcmoe_cuda
     PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>
     PRIVATE ${PROJECT_SOURCE_DIR}/src)

@@ -7,9 +7,10 @@
 #define GCMOE_HD
 #endif
 
-// The same for a function that a launch without faults never calls. Kept out of its callers, whose
-// code it would only stretch: a GPU fetches code that runs once a launch from memory, 0.13 us per
-// 128 bytes. GCMOE_INLINE_COLD: for kernels that have no registers left for calls (ptxas C7600).
+// The same for a function that is called after faults and in waits of 0.1 ms and more. Kept out of
+// its callers, whose code it would only stretch: a GPU fetches code that runs once a launch from
+// memory, 0.13 us per 128 bytes. GCMOE_INLINE_COLD (cmake/gcmoe_cuda.cmake): for kernels that have
+// no registers left for calls (ptxas C7600).
 #if !defined(__CUDACC__)
 #define GCMOE_COLD_HD [[gnu::noinline, gnu::cold]]
 #elif defined(GCMOE_INLINE_COLD)

@@ -262,6 +262,7 @@ Status create_rank(const Shape& shape, const std::shared_ptr<const PackedWeights
     state->heap = blueprint.heap;
     state->local = blueprint.local;
     state->plans = blueprint.plans;
+    state->sources = blueprint.sources;
     if (const Status made = make_backend(state.get()); !made.ok()) {
         return decline_meeting(*state, made);
     }

@@ -23,6 +23,7 @@ struct OperatorState {
     layout::SymmetricHeap heap;
     layout::LocalMemory local;
     std::vector<backend::Plan> plans;
+    std::vector<plan::PlanSources> sources;  // (plans)
     std::unique_ptr<backend::RankBackend> backend;
     bool connected = false;
     bool stalled = false;  // refuses launches until reset

@@ -115,6 +115,18 @@ const char* combine_word(layout::CombineOn units) {
     return "?";
 }
 
+const char* placement_word(SmPlacement placement) {
+    switch (placement) {
+        case SmPlacement::kBalanced:
+            return "balanced";
+        case SmPlacement::kInOrder:
+            return "in-order";
+        case SmPlacement::kByGpc:
+            return "by-gpc";
+    }
+    return "?";
+}
+
 PlanOrigin origin_of(bool is_given, bool is_tuned) {
     if (is_given) return PlanOrigin::kExplicit;
     return is_tuned ? PlanOrigin::kTuned : PlanOrigin::kRule;
@@ -142,6 +154,10 @@ PlanReport PlanSources::report(const backend::Plan& plan) const {
     add("combine", combine_word(memory.combine_on), given.combine != CombineUnits::kAuto,
         tuned.combine != CombineUnits::kAuto);
     add("overlap", plan.overlap ? "on" : "off", !given.overlap, false);
+    if (places_units) {
+        add("placement", placement_word(plan.placement), given.placement != SmPlacement::kBalanced,
+            false);
+    }
     add("shared_experts", plan.has_role4 ? "role4" : "in-order",
         given.shared_experts != SharedExperts::kAuto, false);
     return report;
@@ -151,6 +167,7 @@ Status choose_tuned_plan(const Shape& shape, int max_tokens, const PlanOptions& 
                          const Machine& machine, backend::Plan* plan, PlanSources* sources) {
     *sources = {};
     sources->given = options;
+    sources->places_units = machine.units_of_share != 0;
     TunedTable own;
     Found found;
     sources->note = no_table_reason(options, machine);

@@ -11,10 +11,11 @@ namespace gcmoe::plan {
 
 // Where the values of a plan come from.
 struct PlanSources {
-    PlanOptions given;   // the caller's
-    PlanOptions tuned;   // what the table filled in; 0 or auto: nothing
-    std::string note;    // the entry that was used, or why none was
-    std::string launch;  // launch mode that the entry recommends; empty = none
+    PlanOptions given;          // the caller's
+    PlanOptions tuned;          // what the table filled in; 0 or auto: nothing
+    std::string note;           // the entry that was used, or why none was
+    std::string launch;         // launch mode that the entry recommends; empty = none
+    bool places_units = false;  // the backend has SMs to choose
     [[nodiscard]] PlanReport report(const backend::Plan& plan) const;
 };
 

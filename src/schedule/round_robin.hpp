@@ -44,33 +44,4 @@ class RoundRobin {
     std::uint32_t index_ = 0;
 };
 
-// The row at `position`, without walking: the number of rows with an index below i is
-// sum over sources of min(count, i); bisect on i, then pass over the sources that have run out.
-template <class Counts>
-GCMOE_HD SourceRow row_at(const Counts& counts, std::uint32_t num_ranks, std::uint32_t position) {
-    const auto rows_below = [&](std::uint32_t index) {
-        std::uint64_t rows = 0;
-        for (std::uint32_t s = 0; s < num_ranks; ++s) {
-            const std::uint32_t count = counts(s);
-            rows += count < index ? count : index;
-        }
-        return rows;
-    };
-    std::uint32_t low = 0;
-    std::uint32_t high = position + 1;
-    while (high - low > 1) {  // rows_below(low) <= position < rows_below(high)
-        const std::uint32_t middle = low + (high - low) / 2;
-        if (rows_below(middle) <= position)
-            low = middle;
-        else
-            high = middle;
-    }
-    auto left = static_cast<std::uint32_t>(position - rows_below(low));
-    for (std::uint32_t s = 0;; ++s) {
-        if (counts(s) <= low) continue;
-        if (left == 0) return {s, low};
-        --left;
-    }
-}
-
 }  // namespace gcmoe::schedule

@@ -208,6 +208,8 @@ TEST_F(GpuBenchTest, ClosedLaunchesAreFollowedByTheirWork) {
     EXPECT_EQ(fake_device().reads.size(), 1U + 6U);
     for (const BenchPoint& point : points) EXPECT_TRUE(point.verified);
     EXPECT_EQ(point_json(points[0], {})["config"]["closing"], "none");
+    EXPECT_EQ(point_json(points[0], {})["config"]["tuned"],
+              "none: tables are for a rank that has a GPU for itself");
     EXPECT_EQ(point_json(points[5], {})["config"]["closing"], "both");
 }
 
@@ -330,6 +332,23 @@ TEST_F(GpuBenchTest, ARefusedPlanIsHandedOn) {
     const Status status = device_->measure(1, &points);
     EXPECT_EQ(status.code(), Code::kBadConfig);
     EXPECT_NE(status.message().find("row_block = 7"), std::string::npos) << status.message();
+}
+
+// A tuned table speaks for the default alone: its variants would differ in more than one thing.
+TEST(BenchOptionsTest, AblationsGoByTheRulesUnlessATableIsNamed) {
+    const auto tables = [](const BenchOptions& options) {
+        BenchPlan plan;
+        EXPECT_TRUE(make_bench_plan(options, &plan).ok());
+        std::set<std::string> names;
+        for (const BenchVariant& variant : plan.variants) names.insert(variant.plan.tuned);
+        return names;
+    };
+    BenchOptions options;
+    EXPECT_EQ(tables(options), std::set<std::string>{""});
+    options.ablation = "all";
+    EXPECT_EQ(tables(options), std::set<std::string>{"none"});
+    options.plan.tuned = "mine.jsonl";
+    EXPECT_EQ(tables(options), std::set<std::string>{"mine.jsonl"});
 }
 
 }  // namespace

@@ -52,6 +52,20 @@ TEST(PullOrder, AWarpFindsTheRowsThatAWalkFinds) {
     }
 }
 
+TEST(PullOrder, OneSourceWithMillionsOfSlots) {
+    const std::vector<std::uint32_t> counts = {3, (1U << 24) - 1, 0};
+    const auto look = [&counts](std::uint32_t source) { return counts[source]; };
+    const auto index_at = [&look](std::uint32_t position) {
+        const auto found = on_warp<schedule::SourceRow>(
+            [&] { return cuda::dispatch::warp_row_at(look, 3, position); });
+        EXPECT_EQ(found[31].source, 1U);
+        return found[31].index;
+    };
+    EXPECT_EQ(index_at(5), 2U);
+    EXPECT_EQ(index_at(6), 3U);
+    EXPECT_EQ(index_at((1U << 24) + 1), (1U << 24) - 2);
+}
+
 TEST(PullOrder, AWarpFindsTheExpertOfARow) {
     std::mt19937 random(11);
     for (const std::uint32_t per_rank : {1U, 2U, 31U, 32U, 33U, 48U, 64U, 384U}) {

@@ -178,7 +178,8 @@ TEST_F(TunedPlan, ReportsNameEveryValue) {
     ASSERT_EQ(reports.size(), 2U);
     std::map<std::string, PlanOrigin> origins;
     for (const PlanValue& value : reports[0].values) origins[value.name] = value.origin;
-    EXPECT_EQ(origins.size(), 9U);
+    EXPECT_EQ(origins.size(), 10U);
+    EXPECT_EQ(origins.at("placement"), PlanOrigin::kRule);
     EXPECT_EQ(origins.at("row_block"), PlanOrigin::kTuned);
     EXPECT_EQ(reports[0].launch, "eager");
     EXPECT_EQ(reports[1].name, "second");

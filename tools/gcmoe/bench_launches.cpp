@@ -239,6 +239,7 @@ GrantedPlan VariantLaunches::granted() const {
     granted.combine_on = plan.memory.combine_on;
     granted.role4 = plan.has_role4;
     granted.placement_holds = op.statistics().placement.holds();
+    granted.tuned = op.state().sources.front().note;
     return granted;
 }
 

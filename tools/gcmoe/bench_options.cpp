@@ -11,6 +11,7 @@
 #include "bench_ablations.hpp"
 #include "layer_options.hpp"
 #include "number_lists.hpp"
+#include "plan/tuned_table.hpp"
 #include "plan_options.hpp"
 
 namespace gcmoe::cli {
@@ -108,6 +109,9 @@ Status choose_base(const BenchOptions& options, BenchVariant* base) {
     GCMOE_RETURN_IF_ERROR(parse_shared_experts(options.gpu, &base->plan.shared_experts));
     GCMOE_RETURN_IF_ERROR(parse_combine(options.gpu, &base->plan.combine));
     GCMOE_RETURN_IF_ERROR(parse_placement(options.gpu, &base->plan.placement));
+    // A tuned table knows the default's plan and not its variants': they would differ in more than
+    // one thing.
+    if (!options.ablation.empty() && base->plan.tuned.empty()) base->plan.tuned = plan::kNoTable;
     if (!options.trace_path.empty()) base->trace_events = kTraceEvents;
     for (const SharedForm form : {SharedForm::kNone, SharedForm::kFused, SharedForm::kApart}) {
         base->shared = form;
@@ -221,7 +225,9 @@ void add_measuring_options(CLI::App& command, BenchOptions* options) {
     add_flag("--verify", &options->verify,
              "Compare one launch of everything with the serial mode first, bit for bit");
     add("--ablation", &options->ablation, "NAME",
-        "Also other ways to run, in turns with the default: " + joined(ablation_names()) + ", all");
+        "Also other ways to run, in turns with the default, by the rules' plan unless --tuned says "
+        "otherwise: " +
+            joined(ablation_names()) + ", all");
     add_flag("--floors-only", &options->floors_only,
              "Count touched experts and floors, measure nothing: needs no GPU");
     add_flag("--loop", &options->loop,

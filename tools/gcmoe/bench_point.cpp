@@ -66,6 +66,7 @@ Json config_json(const BenchPoint& point) {
     config["combine"] = combine_name(plan.combine_on);
     config["role4"] = plan.role4;
     config["placement_holds"] = plan.placement_holds;
+    config["tuned"] = plan.tuned;
     return config;
 }
 

@@ -37,6 +37,7 @@ struct GrantedPlan {
     layout::CombineOn combine_on = layout::CombineOn::kCompute;
     bool role4 = false;
     bool placement_holds = false;
+    std::string tuned;  // the table's entry that made it, or why none did
 };
 
 struct BenchPoint {

@@ -156,12 +156,10 @@ std::string placement_text(const LayerRun& run) {
     return name ? fmt::format(" ({})", *name) : std::string();
 }
 
-// The first plan of the operators that ran; empty if its table is gone by now.
+// The first plan of the operators that ran.
 PlanReport plan_of(const LayerRun& run) {
-    std::vector<PlanReport> plans;
     const OperatorState& state = run.ops.front()->state();
-    if (!report_plans(state.shape, state.options, &plans).ok()) return {};
-    return std::move(plans.front());
+    return state.sources.front().report(state.plans.front());
 }
 
 void print_sizes(const RunOptions& options, const LayerRun& run) {

@@ -174,8 +174,8 @@ class Search {
         return us < than_us * (1 - limits_.threshold_percent / 100);
     }
 
-    // The best finalist and its launch modes against the rules' plan, on other routings: the best
-    // of several was lucky as well.
+    // The best finalist, and its eager launches, against the rules' plan on other routings: the
+    // best of several was lucky as well. Serial launches only have the finals' times.
     Status confirm(TunedPoint* out) {
         std::size_t best = 0;
         for (std::size_t i = 1; i < out->finalists.size(); ++i) {

@@ -1,5 +1,5 @@
 // Events of the trace, from the device: a log for each CTA, in role 1 for each warp, with one
-// thread that writes. Off (null): one comparison an event, the same for all threads.
+// thread that writes. Kernels of plain launches hold none of it (kKeepsLogs).
 #pragma once
 
 #include <cstdint>

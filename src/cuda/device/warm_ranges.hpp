@@ -3,21 +3,24 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 
+#include "base/check.hpp"
 #include "cuda/device/gpu_launch.cuh"
 
 namespace gcmoe::cuda::device {
 
 inline constexpr std::uint64_t kMostWarmBytes = 16 * 1024;  // of one range
 
-// launch->memory, experts and plan are set.
+// launch->memory, with its plan, and launch->experts are set.
 inline void list_warm_ranges(GpuLaunch* launch) {
     const layout::RankMemory& memory = launch->memory;
     const std::uint64_t experts = memory.heap.experts_per_rank;
     const std::uint64_t ranks = memory.heap.num_ranks;
     const std::uint64_t places = memory.plan.ring_blocks;
     WarmRange* next = launch->warm_ranges;
-    const auto add = [&next](const void* from, std::uint64_t bytes) {
+    const auto add = [&](const void* from, std::uint64_t bytes) {
+        GCMOE_CHECK(next != std::end(launch->warm_ranges), kWarmRanges);
         *next++ = {from, static_cast<std::uint32_t>(std::min(bytes, kMostWarmBytes))};
     };
     const std::uint8_t* heap = memory.own_heap();

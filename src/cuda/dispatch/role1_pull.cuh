@@ -69,7 +69,7 @@ struct PulledRow {
     float weight;         // lane 0
 };
 
-// Whole warp: schedule::row_at, a lane a source.
+// Whole warp: the row at `position` in the order of schedule::RoundRobin, a lane a source.
 template <class Counts>
 __device__ __forceinline__ schedule::SourceRow warp_row_at(const Counts& counts,
                                                            std::uint32_t num_ranks,

@@ -1,7 +1,9 @@
 // The kernel of one instance of role 2 and its launch; included by the instances' .cu files only.
 #pragma once
 
-#define GCMOE_INLINE_COLD 1  // see base/host_device.hpp; before the headers that look at it
+#if !defined(GCMOE_INLINE_COLD)
+#error "cmake/gcmoe_cuda.cmake defines it for this file: see base/host_device.hpp"
+#endif
 
 #include "cuda/device/prepare_kernel.cuh"
 #include "cuda/device/unit_times.cuh"

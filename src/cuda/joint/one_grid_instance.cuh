@@ -2,7 +2,9 @@
 // only.
 #pragma once
 
-#define GCMOE_INLINE_COLD 1  // see base/host_device.hpp; before the headers that look at it
+#if !defined(GCMOE_INLINE_COLD)
+#error "cmake/gcmoe_cuda.cmake defines it for this file: see base/host_device.hpp"
+#endif
 
 #include "cuda/device/prepare_kernel.cuh"
 #include "cuda/joint/one_grid.cuh"

@@ -1,5 +1,4 @@
 #include "cuda/runtime/cuda_rank.hpp"
-#include "cuda/device/warm_ranges.hpp"
 
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
@@ -14,6 +13,7 @@
 #include "backend/launch_times.hpp"
 #include "base/check.hpp"
 #include "cuda/device/device_buffer.hpp"
+#include "cuda/device/warm_ranges.hpp"
 #include "cuda/runtime/device_logs.hpp"
 #include "cuda/runtime/init_signals.hpp"
 #include "cuda/runtime/prepare_roles.hpp"
