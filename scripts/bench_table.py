@@ -101,6 +101,24 @@ def sums(points, peers, targets):
            f"{by_floors:.2f}.")
 
 
+# What targets and peers were measured with.
+GPU, FLUSH_MIB = "NVIDIA H200", 512
+
+
+def warnings(points, peers, targets):
+    """What makes points no match for the targets and peers beside them."""
+    points = [point for point in points
+              if target_cells(point, targets.get((point["model"], point["tokens"])))[0]
+              or speedups(point, data.fastest_peer(peers, point["model"], point["tokens"]))]
+    others = sorted({point["gpu"] for point in points} - {GPU})
+    if others:
+        yield f"Targets and peers are of one {GPU}, not of: {', '.join(others)}."
+    flushes = sorted({point.get("flush_mib", FLUSH_MIB) for point in points} - {FLUSH_MIB})
+    if flushes:
+        yield (f"Targets and peers have {FLUSH_MIB} MiB written before each launch, not: "
+               f"{', '.join(str(mib) for mib in flushes)}.")
+
+
 def empty_sentence(points):
     empties = [point for point in points if point["kind"] == "empty"]
     if empties:
@@ -150,6 +168,7 @@ def report(points, peers, targets):
     if own:
         yield from markdown(POINT_HEADER, point_rows(own, peers, targets))
         yield ""
+    yield from warnings(own, peers, targets)
     yield from sums(own, peers, targets)
     yield from empty_sentence(points)
     yield from shared_sentences(points)

@@ -216,6 +216,16 @@ class BenchTableTest(Folder):
         self.assertNotIn("Against", text)
         self.assertNotIn("Targets", text)
 
+    def test_other_machines_and_flushes_are_named(self):
+        points = fixture.fill(fixture.floors(COMMAND, "--model", "glm-5.2", "--tokens", "8"))
+        other = "Targets and peers are of one NVIDIA H200, not of: made up."
+        flush = "Targets and peers have 512 MiB written before each launch, not: 64."
+        self.assertIn(other, self.lines(points))
+        points = [point | {"gpu": "NVIDIA H200", "flush_mib": 512} for point in points]
+        self.assertNotIn("Targets and peers", "\n".join(self.lines(points)))
+        points[0]["flush_mib"] = 64
+        self.assertIn(flush, self.lines(points))
+
     def test_bad_files_are_named(self):
         good = fixture.fill(fixture.floors(COMMAND, "--model", "glm-5.2", "--tokens", "8"))
         cases = [([], "has no line"), (good + good[:1], "again"),

@@ -69,6 +69,20 @@ class TuneCommandTest(unittest.TestCase):
         text = gcmoe("tune", "--candidates-only", "--model", "glm-5.2", "--tokens", "8")
         self.assertIn("glm-5.2, 8 tokens: 437 candidates:", text.stdout)
 
+    def test_what_would_be_ignored_is_refused(self):
+        path = self.path("out.jsonl")
+        result = gcmoe("tune", "--candidates-only", "--out", path)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn(f"--out {path}: contradicts --candidates-only", result.stderr)
+        table = self.write("table.jsonl", HEAD, ENTRY)
+        derive = ("tune", "--derive", table, "--sms", "78", "--gpu", "X", "--out", path)
+        for option, value in (("--model", "glm-5.2"), ("--tokens", "3"), ("--seeds", "5"),
+                              ("--hidden", "256"), ("--budget-s", "10"), ("--shared", "fused")):
+            result = gcmoe(*derive, option, value)
+            self.assertEqual(result.returncode, 2, option)
+            self.assertIn(f"--derive {table}: contradicts {option}: ", result.stderr)
+        self.assertEqual(os.listdir(self.folder), ["table.jsonl"])
+
     def test_a_shape_by_options(self):
         (point,) = self.json_of("tune", "--candidates-only", "--model", "v4-flash", "--hidden",
                                 "2048", "--inter", "768", "--experts", "16", "--topk", "4",

@@ -64,7 +64,42 @@ Status override_sizes(const TuneOptions& options, BenchPlan* plan) {
     return name_option(validate(bench_shape(model, with_shared)));
 }
 
+// --derive writes every entry of the table: what chooses points, or how they are searched, is none
+// of its business.
+Status check_derived_points(const TuneOptions& options) {
+    const TuneOptions defaults;
+    const BenchOptions& asked = options.bench;
+    const BenchOptions& open = defaults.bench;
+    for (const auto& [option, is_given] :
+         {std::pair("--model", asked.models != open.models),
+          std::pair("--reduced", asked.reduced != open.reduced),
+          std::pair("--hidden", options.hidden != defaults.hidden),
+          std::pair("--inter", options.inter != defaults.inter),
+          std::pair("--experts", options.experts != defaults.experts),
+          std::pair("--topk", options.topk != defaults.topk),
+          std::pair("--tokens", asked.tokens != open.tokens),
+          std::pair("--shared", asked.shared != open.shared),
+          std::pair("--seeds", asked.seeds != open.seeds),
+          std::pair("--warm", asked.warm != open.warm),
+          std::pair("--timed", asked.timed != open.timed),
+          std::pair("--flush-mib", asked.flush_mib != open.flush_mib),
+          std::pair("--threshold", options.threshold_percent != defaults.threshold_percent),
+          std::pair("--budget-s", options.budget_s != defaults.budget_s)}) {
+        if (is_given) {
+            return option_error("--derive", options.derive_path,
+                                fmt::format("contradicts {}: the table's entries are taken as they "
+                                            "are, nothing is searched",
+                                            option));
+        }
+    }
+    return {};
+}
+
 Status check_derive(const TuneOptions& options) {
+    if (options.candidates_only && !options.bench.out_path.empty()) {
+        return option_error("--out", options.bench.out_path,
+                            "contradicts --candidates-only: nothing is measured, no table written");
+    }
     if (options.derive_path.empty()) {
         if (!options.gpu_name.empty()) {
             return option_error("--gpu", options.gpu_name, "needs --derive: a GPU measures itself");
@@ -84,7 +119,7 @@ Status check_derive(const TuneOptions& options) {
           std::pair("--out", options.bench.out_path.empty())}) {
         if (is_missing) return option_error(option, "", "is missing: --derive needs it");
     }
-    return {};
+    return check_derived_points(options);
 }
 
 }  // namespace
