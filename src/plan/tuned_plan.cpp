@@ -101,32 +101,6 @@ bool apply(const Shape& shape, int max_tokens, const Machine& machine, const Fou
     return true;
 }
 
-const char* combine_word(layout::CombineOn units) {
-    switch (units) {
-        case layout::CombineOn::kCompute:
-            return "compute";
-        case layout::CombineOn::kFollow:
-            return "follow";
-        case layout::CombineOn::kDispatch:
-            return "dispatch";
-        case layout::CombineOn::kAll:
-            return "all";
-    }
-    return "?";
-}
-
-const char* placement_word(SmPlacement placement) {
-    switch (placement) {
-        case SmPlacement::kBalanced:
-            return "balanced";
-        case SmPlacement::kInOrder:
-            return "in-order";
-        case SmPlacement::kByGpc:
-            return "by-gpc";
-    }
-    return "?";
-}
-
 PlanOrigin origin_of(bool is_given, bool is_tuned) {
     if (is_given) return PlanOrigin::kExplicit;
     return is_tuned ? PlanOrigin::kTuned : PlanOrigin::kRule;

@@ -121,6 +121,32 @@ const char* combine_word(CombineUnits units) {
     return "?";
 }
 
+const char* combine_word(layout::CombineOn units) {
+    switch (units) {
+        case layout::CombineOn::kCompute:
+            return "compute";
+        case layout::CombineOn::kFollow:
+            return "follow";
+        case layout::CombineOn::kDispatch:
+            return "dispatch";
+        case layout::CombineOn::kAll:
+            return "all";
+    }
+    return "?";
+}
+
+const char* placement_word(SmPlacement placement) {
+    switch (placement) {
+        case SmPlacement::kBalanced:
+            return "balanced";
+        case SmPlacement::kInOrder:
+            return "in-order";
+        case SmPlacement::kByGpc:
+            return "by-gpc";
+    }
+    return "?";
+}
+
 const char* launch_word(LaunchMode mode) {
     switch (mode) {
         case LaunchMode::kGraph:

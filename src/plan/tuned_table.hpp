@@ -9,6 +9,7 @@
 #include "gcmoe/operator.hpp"
 #include "gcmoe/shape.hpp"
 #include "gcmoe/status.hpp"
+#include "layout/local_memory.hpp"
 
 namespace gcmoe::plan {
 
@@ -106,8 +107,10 @@ Status read_tuned_table(const std::string& path, TunedTable* out);
 // Errors: kBadConfig naming the entry that makes no plan there.
 Status derive_table(const TunedTable& from, const std::string& gpu, int sms, TunedTable* out);
 
-// Words of the format.
+// Words of the format, of reports and of options.
 [[nodiscard]] const char* combine_word(CombineUnits units);
+[[nodiscard]] const char* combine_word(layout::CombineOn units);
+[[nodiscard]] const char* placement_word(SmPlacement placement);
 [[nodiscard]] const char* launch_word(LaunchMode mode);
 [[nodiscard]] const char* scale_word(ActivationScale scale);
 

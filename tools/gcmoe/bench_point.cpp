@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "gcmoe_version.hpp"
+#include "plan/tuned_table.hpp"
 
 namespace gcmoe::cli {
 namespace {
@@ -22,51 +23,25 @@ std::optional<double> ratio(const std::optional<double>& value, double floor) {
     return *value / floor;
 }
 
-const char* launch_mode_name(LaunchMode mode) {
-    switch (mode) {
-        case LaunchMode::kGraph:
-            return "graph";
-        case LaunchMode::kEager:
-            return "eager";
-        case LaunchMode::kSerial:
-            return "serial";
-    }
-    return "?";
-}
-
-const char* combine_name(layout::CombineOn units) {
-    switch (units) {
-        case layout::CombineOn::kCompute:
-            return "compute";
-        case layout::CombineOn::kFollow:
-            return "follow";
-        case layout::CombineOn::kDispatch:
-            return "dispatch";
-        case layout::CombineOn::kAll:
-            break;
-    }
-    return "all";
-}
-
 Json config_json(const BenchPoint& point) {
-    Json config = {{"launch", launch_mode_name(point.launch_mode)},
+    Json config = {{"launch", plan::launch_word(point.launch_mode)},
                    {"shared", shared_form_name(point.shared)},
                    {"closing", closing_name(point.closing)},
                    {"decode", decode_name(point.decode)}};
     if (!point.plan) return config;
-    const GrantedPlan& plan = *point.plan;
-    config["dispatch_units"] = plan.dispatch_units;
-    config["compute_units"] = plan.compute_units;
-    config["row_block"] = plan.row_block;
-    config["ring_blocks"] = plan.ring_blocks;
-    config["lead_blocks"] = plan.lead_blocks;
-    config["second_columns"] = plan.second_columns;
-    config["overlap"] = plan.overlap;
-    config["placement"] = placement_name(plan.placement);
-    config["combine"] = combine_name(plan.combine_on);
-    config["role4"] = plan.role4;
-    config["placement_holds"] = plan.placement_holds;
-    config["tuned"] = plan.tuned;
+    const GrantedPlan& granted = *point.plan;
+    config["dispatch_units"] = granted.dispatch_units;
+    config["compute_units"] = granted.compute_units;
+    config["row_block"] = granted.row_block;
+    config["ring_blocks"] = granted.ring_blocks;
+    config["lead_blocks"] = granted.lead_blocks;
+    config["second_columns"] = granted.second_columns;
+    config["overlap"] = granted.overlap;
+    config["placement"] = placement_name(granted.placement);
+    config["combine"] = plan::combine_word(granted.combine_on);
+    config["role4"] = granted.role4;
+    config["placement_holds"] = granted.placement_holds;
+    config["tuned"] = granted.tuned;
     return config;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "gcmoe/capability.hpp"
+#include "plan/tuned_table.hpp"
 
 namespace gcmoe::cli {
 
@@ -99,17 +100,7 @@ Status parse_placement(const GpuOptions& options, SmPlacement* placement) {
                         "must be one of balanced, in-order, by-gpc");
 }
 
-const char* placement_name(SmPlacement placement) {
-    switch (placement) {
-        case SmPlacement::kBalanced:
-            return "balanced";
-        case SmPlacement::kInOrder:
-            return "in-order";
-        case SmPlacement::kByGpc:
-            return "by-gpc";
-    }
-    return "?";
-}
+const char* placement_name(SmPlacement placement) { return plan::placement_word(placement); }
 
 void prepare_queues(const std::string& backend, const ConsoleOptions& console) {
     constexpr const char* kVariable = "CUDA_DEVICE_MAX_CONNECTIONS";
